@@ -52,7 +52,7 @@ from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.engines.measured import Load, MeasuredEngine
+from spectune.runtime.engines.measured import EngineLoad, MeasuredEngine
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.counters import READERS
 from spectune.tuning.engines.inputs import inputs_of_surfaces, setting_of
@@ -361,7 +361,7 @@ def _verdicts(row: Json) -> dict[str, bool]:
 def synthetic(engine: MeasuredEngine) -> dict[str, bool]:
     """Return whether acceptance that was set by hand comes back from an engine's metrics."""
     drafter = engine.drafters[0]
-    load = Load(concurrency=4, capacity=1024, synthetic=SYNTHETIC)
+    load = EngineLoad(concurrency=4, capacity=1024, synthetic=SYNTHETIC)
     prompts = _prompts(engine, calibration_prompts()[:4])
     with engine.started(engine.chain(drafter, len(SYNTHETIC)), load) as running:
         emitted = 0

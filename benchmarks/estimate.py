@@ -26,11 +26,11 @@ from spectune.profiler.clock import HostClock
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
 from spectune.profiler.domain import Shape
-from spectune.profiler.efficiency import Measured, calibrate, estimated_ms
+from spectune.profiler.efficiency import MeasuredSurface, calibrate, estimated_ms
 from spectune.profiler.identity import identify
 from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
-from spectune.profiler.records.limits import Limits
+from spectune.profiler.records.limits import DeviceLimits
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
@@ -44,7 +44,7 @@ FAMILY = Path(__file__).parents[1] / "demo" / "models"
 BATCHES, CONTEXTS, TOKENS = (1, 2, 4, 8), (64, 1024), (1, 2, 4, 8, 12, 16, 24, 32, 48, 60)
 HALVES = ((1, 4), (2, 8))
 DTYPE = "bfloat16"
-Family = dict[str, Measured]
+Family = dict[str, MeasuredSurface]
 Json = dict[str, object]  # JSON values
 
 
@@ -89,7 +89,7 @@ def measured(device: Device, rounds: int) -> tuple[Family, PeakRates]:
             repeats_ms[name, shape].append(round(clock.time_ms(call), 4))
     ceilings = ceilings.joined(measure_ceilings(device, DTYPE))
     family = {
-        name: Measured(
+        name: MeasuredSurface(
             surface=surface_of(device, runners[name], {shape: repeats_ms[name, shape] for shape in shapes}),
             architecture=read_architecture(path),
         )
@@ -120,7 +120,7 @@ def surface_of(device: Device, run: ForwardShapes, repeats_ms: dict[Shape, list[
     )
 
 
-def all_errors(family: Family, limits: Limits) -> dict[str, Json]:
+def all_errors(family: Family, limits: DeviceLimits) -> dict[str, Json]:
     """Return the errors of every prediction by what was calibrated on and what was predicted."""
     found: dict[str, Json] = {}
     for known, other in (HALVES, HALVES[::-1]):
@@ -137,13 +137,13 @@ def all_errors(family: Family, limits: Limits) -> dict[str, Json]:
     return found
 
 
-def only(measured: Measured, batches: Sequence[int]) -> Measured:
+def only(measured: MeasuredSurface, batches: Sequence[int]) -> MeasuredSurface:
     """Return the cells of some batches."""
     cells = tuple(cell for cell in measured.surface.measurements if cell.batch in batches)
     return replace(measured, surface=replace(measured.surface, measurements=cells))
 
 
-def errors(learned: Sequence[Measured], asked: Sequence[Measured], limits: Limits) -> Json:
+def errors(learned: Sequence[MeasuredSurface], asked: Sequence[MeasuredSurface], limits: DeviceLimits) -> Json:
     """Return how far the cells asked for lie from their estimates."""
     efficiency = calibrate(learned, limits)
     off = []
@@ -161,7 +161,7 @@ def errors(learned: Sequence[Measured], asked: Sequence[Measured], limits: Limit
     }
 
 
-def against_bound(family: Family, limits: Limits) -> dict[str, float]:
+def against_bound(family: Family, limits: DeviceLimits) -> dict[str, float]:
     """Return how many times their bound the fastest repeats take."""
     over = [
         min(cell.repeats_ms) / roofline_ms(each.architecture, limits, DTYPE, *shape_of(cell))

@@ -50,7 +50,7 @@ from spectune.runtime.models.loading import load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.family import EXACT_DTYPE, load_family
-from spectune.tuning.measuring.decoding import Family, Run, decode_timed, room_for
+from spectune.tuning.measuring.decoding import DecodingRun, Family, decode_timed, room_for
 from spectune.tuning.measuring.exact import Judgement, judge
 
 from result import print_result  # isort: skip
@@ -183,7 +183,7 @@ def judged(
     return row
 
 
-def decoded(setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> Run:
+def decoded(setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecodingRun:
     """Decode all requests one way."""
     capacity = room_for(requests, [setup], batch)
     decoder = Decoder(

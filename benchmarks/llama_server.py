@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from spectune.engines.own_llama_cpp import OwnLlamaCpp
-from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 Answer = EngineText
@@ -43,7 +43,7 @@ class Way:
 class LlamaServer:
     """A server with one way of decoding, which also tells texts up to their ends; `close` stops it."""
 
-    def __init__(self, target: Path, setting: Setting | None, load: Load, *, dtype: str, threads: int) -> None:
+    def __init__(self, target: Path, setting: Setting | None, load: EngineLoad, *, dtype: str, threads: int) -> None:
         """Start it; errors as of `OwnLlamaCpp.started`."""
         engine = OwnLlamaCpp(target, {}, dtype=dtype, threads=threads, folder=target.parent)
         self._stack = ExitStack()
@@ -94,5 +94,5 @@ def server(way: Way, files: Mapping[str, Path], *, slots: int, capacity: int, dt
         capacity: tokens per sequence, drafts included.
         dtype: float32 also keeps keys and values in it, others in llama.cpp's float16.
     """
-    load = Load(concurrency=slots, capacity=capacity)
+    load = EngineLoad(concurrency=slots, capacity=capacity)
     return LlamaServer(files["target"], way.setting(files), load, dtype=dtype, threads=torch.get_num_threads())

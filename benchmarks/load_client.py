@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from spectune.engines.load import Sampling
-from spectune.engines.server import Limits, started
+from spectune.engines.load import SamplingParams
+from spectune.engines.server import ServerTimeouts, started
 from spectune.engines.table import ENGINES
 from spectune.profiler.prompt import Prompt
 from spectune.tests.openai_program import VLLM, chats, texts
@@ -43,8 +43,8 @@ def off(make: Callable[[int], list[Prompt]]) -> float:
     """Return how far the client's speed and TPOT are from the server's own, the larger of both, relative."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FAKE_TRUTH"] = f"{folder}/truth"
-        with started(ENGINES["vllm"], [*VLLM, *DRAFTS], Limits(start_s=30.0, stall_s=5.0)) as running:
-            load = running.measure(make(8), Sampling(max_tokens=256), concurrency=2).load
+        with started(ENGINES["vllm"], [*VLLM, *DRAFTS], ServerTimeouts(start_s=30.0, stall_s=5.0)) as running:
+            load = running.measure(make(8), SamplingParams(max_tokens=256), concurrency=2).load
         truth = [json.loads(line) for line in Path(os.environ["FAKE_TRUTH"]).read_text().splitlines()]
     speed = 1000.0 * load.tokens / sum(whole for _, _, whole in truth)
     tpot_ms = sum(whole - first for _, first, whole in truth) / sum(tokens - 1 for tokens, _, _ in truth)

@@ -32,7 +32,7 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
-from spectune.runtime.engines.measured import Load
+from spectune.runtime.engines.measured import EngineLoad
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
@@ -149,7 +149,9 @@ def llamacpp_cell(batch: int, options: Options) -> Json:
     """Sweep native llama.cpp, one server at a time; then race it plain and at its best beside our plans, in turns."""
     packed, dense = (planned(which, options, batch) for which in (SETS["pair-q4"], dense_pair(batch)))
     requests = requests_for(SETS["pair-q4"], options, count=few(options, batch), tokens=options.rule_tokens)
-    load = Load(concurrency=batch, capacity=max(len(r.prompt) + r.max_new_tokens for r in requests) + 2 * max(LENGTHS))
+    load = EngineLoad(
+        concurrency=batch, capacity=max(len(r.prompt) + r.max_new_tokens for r in requests) + 2 * max(LENGTHS)
+    )
     target = packed.models.target
     rows: list[Json] = []
     for name, setting in _settings(packed, options).items():
@@ -400,7 +402,13 @@ def _settings(found: Planned, options: Options) -> dict[str, Setting | None]:
 
 
 def _beside_llamacpp(
-    batch: int, requests: Sequence[Request], load: Load, packed: Planned, dense: Planned, best: str, options: Options
+    batch: int,
+    requests: Sequence[Request],
+    load: EngineLoad,
+    packed: Planned,
+    dense: Planned,
+    best: str,
+    options: Options,
 ) -> dict[str, float]:
     """Return everybody's tokens/s of one race."""
     settings = _settings(packed, options)

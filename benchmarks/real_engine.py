@@ -21,7 +21,7 @@ from spectune.engines.llama_build import llama_build
 from spectune.engines.load import Address
 from spectune.engines.process import ServerProcess
 from spectune.profiler.gguf_file import read_gguf
-from spectune.runtime.engines.measured import Load
+from spectune.runtime.engines.measured import EngineLoad
 from spectune.runtime.requests import Request
 
 from llama_server import LlamaServer  # isort: skip
@@ -110,7 +110,7 @@ def _plain_ms(
     target: Path, by_hand: Sequence[str], requests: Sequence[Request], capacity: int
 ) -> tuple[list[float], list[float]]:
     """Return milliseconds a token of every prompt in both servers, one right behind the other, medians of `TURNS`."""
-    load = Load(concurrency=1, capacity=capacity)
+    load = EngineLoad(concurrency=1, capacity=capacity)
     dtype = read_gguf(target).format.lower()
     measured = LlamaServer(target, None, load, dtype=dtype, threads=torch.get_num_threads())
     hand = ServerProcess("llama.cpp", by_hand, advice=ADVICE)

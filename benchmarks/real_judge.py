@@ -19,7 +19,7 @@ from spectune.profiler.protocols import ShapeRunner
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.surface import LatencySurface, quantile
 from spectune.profiler.records.visit import Visit
-from spectune.profiler.tally import Cell, Tally
+from spectune.profiler.tally import SurfaceCell, Tally
 
 Json = dict[str, Any]
 SHAPES, CALLS = 30, 4  # of each surface; of each shape
@@ -58,7 +58,7 @@ class _Judging:
 
     def choose(
         self, tally: Tally, seconds: float, spent_share: float, visit_ms: Callable[[int, float], float]
-    ) -> list[Cell]:
+    ) -> list[SurfaceCell]:
         waiting = [cell for cell in tally.cells if cell.purpose == "held-out" and cell.failure is None]
         waiting = sorted((cell for cell in waiting if cell.timed < CALLS), key=lambda cell: (cell.timed, cell.number))
         return waiting[:10]

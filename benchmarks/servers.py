@@ -25,8 +25,8 @@ from typing import Any
 
 from spectune.engines.base import Start
 from spectune.engines.bundle import Bundle
-from spectune.engines.load import Sampling
-from spectune.engines.server import Limits
+from spectune.engines.load import SamplingParams
+from spectune.engines.server import ServerTimeouts
 from spectune.engines.table import ENGINES
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompts import read_prompts
@@ -62,11 +62,11 @@ def job_of(asked: argparse.Namespace, prompts: Path) -> ServerJob:
         engine=ENGINES["llama.cpp"],
         command=command,
         prompts=read_prompts(prompts),
-        sampling=Sampling(max_tokens=asked.tokens),
+        sampling=SamplingParams(max_tokens=asked.tokens),
         concurrencies=tuple(asked.concurrency),
         requests=asked.requests,
         longest=LONGEST,
-        limits=Limits(),
+        limits=ServerTimeouts(),
     )
 
 

@@ -34,8 +34,8 @@ from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import measure
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.repeats import repeats_of
-from spectune.profiler.session import Session
-from spectune.profiler.tally import Cell, Tally
+from spectune.profiler.session import TimingSettings
+from spectune.profiler.tally import SurfaceCell, Tally
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tests.memory_journal import MemoryJournal
@@ -70,13 +70,13 @@ class UniformGrid(AdaptiveDesign):
         for surface, shape in sorted(judged):
             tally.cell(surface, shape, "held-out")
 
-    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: object) -> list[Cell]:
+    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: object) -> list[SurfaceCell]:
         """Return the cells timed least, judged ones no more often than the adaptive design does."""
         assert callable(visit_ms)
         wanted = HELD_OUT_CALLS * min(1.0, spent_share + 0.05)
         cells = [c for c in tally.cells if c.failure is None and not (c.purpose == "held-out" and c.timed >= wanted)]
         cells.sort(key=lambda cell: (cell.timed, cell.number))
-        chosen: list[Cell] = []
+        chosen: list[SurfaceCell] = []
         left_ms = 1000.0 * seconds
         for cell in cells:
             if left_ms <= 0.0 and chosen:
@@ -146,7 +146,7 @@ def run(
         device=detect("cpu"),
         budget_s=budget_s,
         sink=MemoryJournal(),
-        session=Session(seed=seed),
+        session=TimingSettings(seed=seed),
         design=design,
     )
     found = judge(name, budget_s, time.monotonic() - start, surfaces)
@@ -192,7 +192,7 @@ def grid_tokens(budget_s: float, surfaces: Sequence[LatencySurface]) -> list[int
 
 def visit_ms(surface: LatencySurface, call_ms: float) -> float:
     """Return what one visit of a shape takes."""
-    return repeats_of(surface.role).visit_ms(call_ms) + Session().own_ms
+    return repeats_of(surface.role).visit_ms(call_ms) + TimingSettings().own_ms
 
 
 def grid_shapes(domain: Domain, count: int) -> list[Shape]:

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spectune.engines.load import Sampling
-from spectune.engines.server import Limits, Server, started
+from spectune.engines.load import SamplingParams
+from spectune.engines.server import Server, ServerTimeouts, started
 from spectune.engines.table import ENGINES
 from spectune.profiler.prompt import Prompt
 from spectune.profiler.prompts import read_prompts
@@ -62,7 +62,7 @@ def main() -> None:
         *asked.more,
     )
     prompts = [Prompt(text=one.text) for one in read_prompts(asked.prompts)][: asked.requests]
-    with started(ENGINES["vllm"], command, Limits(start_s=START_S)) as server:
+    with started(ENGINES["vllm"], command, ServerTimeouts(start_s=START_S)) as server:
         clients: dict[str, Callable[[], Metrics]] = {
             "spectune": lambda: by_spectune(server, prompts, asked),
             "vllm": lambda: by_vllm(server, prompts, asked),
@@ -95,7 +95,9 @@ def main() -> None:
 def keep_pages(server: Server, prompts: Sequence[Prompt], asked: argparse.Namespace) -> None:
     """Warm up by one load; write the pages of counters around it and what the client counted, where wanted."""
     before = server.address.get("/metrics").text
-    load = server.measure(prompts, Sampling(max_tokens=asked.tokens, ignore_eos=True), concurrency=asked.concurrency)
+    load = server.measure(
+        prompts, SamplingParams(max_tokens=asked.tokens, ignore_eos=True), concurrency=asked.concurrency
+    )
     if asked.pages is not None:
         asked.pages.mkdir(parents=True, exist_ok=True)
         (asked.pages / "before").write_text(before)
@@ -106,7 +108,7 @@ def keep_pages(server: Server, prompts: Sequence[Prompt], asked: argparse.Namesp
 
 def by_spectune(server: Server, prompts: Sequence[Prompt], asked: argparse.Namespace) -> Metrics:
     """Return what our client measures."""
-    sampling = Sampling(max_tokens=asked.tokens, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=asked.tokens, ignore_eos=True)
     load = server.measure(prompts, sampling, concurrency=asked.concurrency).load
     return {
         "tokens_per_s": load.tokens_per_s,

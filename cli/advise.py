@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from . import options
-from .report import Settings, Table, facts_of, print_json, print_table
+from .command import Args, command
+from .option import argument, choice, option, whole
+from .report import Table, facts_of, print_facts
 
 if TYPE_CHECKING:
     from ..planner.engines.advice import Advice
@@ -32,48 +35,34 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
     return found
 
 
-@click.command()
-@click.argument("page", metavar="[FILE|URL]", required=False)
-@click.option("--before", metavar="FILE", help="Count from this page on, up to that of --after.")
-@click.option("--after", metavar="FILE", help="Count up to this page, from that of --before on.")
-@click.option(
-    "--for", "seconds", metavar="60s", callback=options.span, help="Count at the URL for so long; 10m is ten minutes."
-)
-@click.option("--model-name", default="", metavar="NAME", help="Whose counters, where a page has several models.")
-@click.option(
-    "--format", "file_format", type=click.Choice(list(FORMATS)), help="Of the page; told by its counters' names."
-)
-@click.option(
-    "--answers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Answers that the page counts, where it does not say, as llama.cpp's: prefill yields the first token of each.",
-)
-@click.option(
-    "--tpot",
-    "tpot_ms",
-    multiple=True,
-    required=True,
-    metavar="LENGTH=MS",
-    callback=times_of,
-    help="Milliseconds per output token (mean TPOT) while so many are drafted, 0 being plain decoding; not the "
-    "inter-token latency, which vLLM and SGLang take per step. Repeatable; 0 and one other length are needed.",
-)
-@options.as_json
-@click.pass_obj
-def advise(
-    _settings: Settings,
-    /,
-    page: str | None,
-    before: str | None,
-    after: str | None,
-    seconds: float | None,
-    model_name: str,
-    file_format: str | None,
-    answers: int | None,
-    tpot_ms: dict[int, float],
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AdviseArgs(Args):
+    """What was typed."""
+
+    page: str | None = argument(metavar="[FILE|URL]", required=False)
+    before: str | None = option("Count from this page on, up to that of --after.", metavar="FILE")
+    after: str | None = option("Count up to this page, from that of --before on.", metavar="FILE")
+    seconds: float | None = options.seconds.but(help="Count at the URL for so long; 10m is ten minutes.")
+    model_name: str = options.model_name.but(help="Whose counters, where a page has several models.")
+    file_format: str | None = choice("Of the page; told by its counters' names.", [*FORMATS], "--format")
+    answers: int | None = whole(
+        "Answers that the page counts, where it does not say, as llama.cpp's: prefill yields the first token of each.",
+        metavar="N",
+    )
+    tpot_ms: dict[int, float] = option(
+        "Milliseconds per output token (mean TPOT) while so many are drafted, 0 being plain decoding; not the "
+        "inter-token latency, which vLLM and SGLang take per step. Repeatable; 0 and one other length are needed.",
+        "--tpot",
+        multiple=True,
+        required=True,
+        metavar="LENGTH=MS",
+        callback=times_of,
+    )
+    as_json: bool = options.as_json
+
+
+@command(AdviseArgs)
+def advise(args: AdviseArgs) -> None:
     """Find a running server's best draft length.
 
     FILE or URL holds the server's counters while it drafted its longest chain: since its start, or with --for, or
@@ -89,28 +78,29 @@ def advise(
     from ..tuning.engines.advice import counted_pages, of_all_rounds
     from ..tuning.engines.pages import pages_of, read_page
 
-    if (before is None) != (after is None) or (page is None) == (after is None):
+    if (args.before is None) != (args.after is None) or (args.page is None) == (args.after is None):
         raise click.UsageError("give FILE or URL, or two pages with --before and --after.")
-    place, earlier = page or after or "", None
-    if seconds is not None:
+    place, earlier = args.page or args.after or "", None
+    if args.seconds is not None:
         if not place.startswith(("http://", "https://")):
             raise click.UsageError("--for counts at a URL; of pages in files give --before and --after.")
-        earlier, latest = pages_of(place, seconds, options.api_key())
+        earlier, latest = pages_of(place, args.seconds, options.api_key())
     else:
-        earlier = None if before is None else read_page(before)
+        earlier = None if args.before is None else read_page(args.before)
         latest = read_page(place, options.api_key())
-    engine = FORMATS[file_format] if file_format else ""
-    counted = counted_pages(place, latest, earlier, engine=engine, model=model_name)
-    run, by_position, notes = of_all_rounds(counted, place, answers)
-    found = advised(by_position, tpot_ms, run.rounds or run.drafts)
+    engine = FORMATS[args.file_format] if args.file_format else ""
+    counted = counted_pages(place, latest, earlier, engine=engine, model=args.model_name)
+    run, by_position, notes = of_all_rounds(counted, place, args.answers)
+    found = advised(by_position, args.tpot_ms, run.rounds or run.drafts)
     notes = (*notes, *found.notes)
-    if as_json:
-        facts = facts_of(found)
-        print_json({**facts, "speedup": found.speedup, "is_longest": found.is_longest, "notes": list(notes)})
-        return
-    print_table(_table(found, run.about))
-    for line in (*_said(found), *(f"note: {note}" for note in notes)):
-        click.echo(line)
+    facts = {**facts_of(found), "speedup": found.speedup, "is_longest": found.is_longest, "notes": list(notes)}
+    print_facts(facts, _shown(found, run.about, notes), as_json=args.as_json)
+
+
+def _shown(found: Advice, about: str, notes: Sequence[str]) -> Iterator[Table | str]:
+    yield _table(found, about)
+    yield from _said(found)
+    yield from (f"note: {note}" for note in notes)
 
 
 def _table(found: Advice, about: str) -> Table:

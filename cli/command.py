@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, TypeVar
@@ -53,12 +53,12 @@ class Command(click.Command):
     """A command with basic options and more options, and an answer for whoever types a word too many."""
 
     # Any: as click types what it passes on
-    def __init__(self, *args: Any, basic: str | Sequence[str] = (), stray: str = "", **attributes: Any) -> None:
+    def __init__(self, *args: Any, basic: str = "", stray: str = "", **attributes: Any) -> None:
         """Take options shown first (`basic`, their longest names; all where empty) and a text on `stray` words."""
         if stray:
             attributes["context_settings"] = {"allow_extra_args": True, **attributes.get("context_settings", {})}
         super().__init__(*args, **attributes)
-        self.basic, self.stray = tuple(basic.split() if isinstance(basic, str) else basic), stray
+        self.basic, self.stray = tuple(basic.split()), stray
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what was typed; words beyond it are answered, for the parser keeps them where there is an answer."""

@@ -15,7 +15,7 @@ from .option import argument, flag, whole
 from .report import Table, facts_of, print_facts, tell
 
 if TYPE_CHECKING:
-    from ..db.exchange.check import Fault
+    from ..db.exchange.check import StoreFault
     from ..db.sql.sql_store import SqlStore
 
 
@@ -211,9 +211,9 @@ def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
     return SqlStore(resolve_url(place), upgrade=upgrade)
 
 
-def _checked(store: str | None) -> tuple[str, list[Fault]]:
+def _checked(store: str | None) -> tuple[str, list[StoreFault]]:
     """Return where a store is and its faults; one that cannot be opened has that fault."""
-    from ..db.exchange.check import Fault, faults_of
+    from ..db.exchange.check import StoreFault, faults_of
     from ..db.url import resolve_url, shown
     from ..errors import StoreError
 
@@ -222,7 +222,7 @@ def _checked(store: str | None) -> tuple[str, list[Fault]]:
             return opened.url, list(faults_of(opened))
     except StoreError as error:
         url = shown(resolve_url(store))
-        return url, [Fault(place=url, what=str(error))]
+        return url, [StoreFault(place=url, what=str(error))]
 
 
 def _counted(counts: Counter[str]) -> str:

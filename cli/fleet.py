@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..tuning.fleet.fleet import FleetJob, Outcome, Tell, Word
-    from ..tuning.fleet.turns import Turn
+    from ..tuning.fleet.turns import DeviceTurn
     from .report import Settings
 
 ray_address = option(
@@ -61,7 +61,7 @@ def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_
         )
 
 
-def print_turns(turns: Sequence[Turn], *, as_json: bool) -> None:
+def print_turns(turns: Sequence[DeviceTurn], *, as_json: bool) -> None:
     """Print which nodes a cluster would be profiled on."""
     facts = {"turns": [{"kind": turn.kind, "nodes": [node.label for node in turn.nodes]} for turn in turns]}
     rows = [(turn.kind, turn.node.label, len(turn.nodes) - 1) for turn in turns]

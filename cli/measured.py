@@ -10,7 +10,7 @@ from .report import Table, facts_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..profiler.catalogue import Published
+    from ..profiler.catalogue import PublishedFigure
     from ..profiler.records.acceptance import AcceptanceTrace
     from ..profiler.records.device import Device
     from ..profiler.records.surface import LatencySurface
@@ -255,7 +255,7 @@ def _calibration(fitted: Json | None, *, is_assumed: bool) -> str:
     )
 
 
-def _figure_facts(figure: Published) -> Json:
+def _figure_facts(figure: PublishedFigure) -> Json:
     return {
         "name": figure.name,
         "value": figure.value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import click
 class Parameter:
     """A parameter of commands: its flags, its name where no flag says it, and what click needs besides.
 
-    It is the default of a field of `Args`, whose name it then has; called on a function it is click's decorator.
+    It is the default of a field of `Args`, whose name it then has.
     """
 
     flags: tuple[str, ...] = ()
@@ -37,12 +37,6 @@ class Parameter:
         flags = self.flags or ("--" + name.replace("_", "-"),)
         first = click.Option((*flags, name) if name and not own else flags, **self.attributes)
         return [first, *(one for each in self.beside for one in each.made())]
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Give a function this parameter."""
-        for each in reversed((self, *self.beside)):
-            function = click.option(*each.flags, **each.attributes)(function)
-        return function
 
 
 # Any: a parameter is the default of a field that has another type, that of what is typed.

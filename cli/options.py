@@ -196,6 +196,7 @@ batches = option(
     callback=counts,
 )
 contexts = option("Context lengths, in tokens.", "--context", "contexts", absent="", metavar="N,N,...", callback=counts)
+seconds = option("So long: 60s, 10m.", "--for", "seconds", metavar="60s", callback=span)
 url = option("With --engine: a server that runs there; it is never stopped.", "--server", "url", metavar="URL")
 server_command = argument(nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 start_timeout = real(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..planner.plans.plan import Plan
     from ..profiler.records.device import Device
     from ..profiler.records.model import ModelIdentity
-    from ..tuning.plan import Effort
+    from ..tuning.plan import SolveOptions
     from ..tuning.steps import Guard
 
 STRAY = "name the model with --target MODEL; see a plan with: spectune show plan 3"
@@ -226,16 +226,16 @@ def _require_one_way(args: PlanArgs) -> None:
 
 
 def _made(args: PlanArgs, wanted: dict[str, Any]) -> Made:
-    from ..tuning.plan import Effort
+    from ..tuning.plan import SolveOptions
 
     with progress(args.settings) as report:
         report("solving the plan", 0.0)
-        effort = Effort(jobs=args.jobs, optuna_storage=args.optuna_storage, progress=report)
+        effort = SolveOptions(jobs=args.jobs, optuna_storage=args.optuna_storage, progress=report)
         guard = partial(rescued, "plan", output=args.output)
         return (_from_files if args.is_from_files else _from_store)(args, wanted, effort, guard)
 
 
-def _from_files(args: PlanArgs, wanted: dict[str, Any], effort: Effort, guard: Guard) -> Made:
+def _from_files(args: PlanArgs, wanted: dict[str, Any], effort: SolveOptions, guard: Guard) -> Made:
     """Return a plan from files, kept nowhere unless a store is named."""
     from ..planner.plans.document import plan_to_json
     from ..tuning.documents import PlanFiles, inputs_from_files
@@ -253,7 +253,7 @@ def _from_files(args: PlanArgs, wanted: dict[str, Any], effort: Effort, guard: G
         return Made(plan=made, store=opened.url, number=keep_plan(made, inputs, opened))
 
 
-def _from_store(args: PlanArgs, wanted: dict[str, Any], effort: Effort, guard: Guard) -> Made:
+def _from_store(args: PlanArgs, wanted: dict[str, Any], effort: SolveOptions, guard: Guard) -> Made:
     from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued
     from ..tuning.estimates.inputs import inputs_on_estimates

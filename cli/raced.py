@@ -12,7 +12,7 @@ from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table
 from .servers import ended_by_signals
 
 if TYPE_CHECKING:
-    from ..engines.server import Limits
+    from ..engines.server import ServerTimeouts
     from ..profiler.prompt import Prompt
     from ..tuning.engines.served_race import Raced
     from ..tuning.engines.tune import Tuned
@@ -27,7 +27,7 @@ def validate_server(
     command: Sequence[str],
     prompts: Sequence[Prompt],
     rounds: int,
-    limits: Limits,
+    limits: ServerTimeouts,
     *,
     as_json: bool,
 ) -> None:
@@ -92,7 +92,9 @@ def print_race(rows: Sequence[Raced], warned: Sequence[str]) -> None:
         click.echo(f"warning: {line}")
 
 
-def validate_url(settings: Settings, found: Tuned, prompts: Sequence[Prompt], limits: Limits, *, as_json: bool) -> None:
+def validate_url(
+    settings: Settings, found: Tuned, prompts: Sequence[Prompt], limits: ServerTimeouts, *, as_json: bool
+) -> None:
     """Measure a server that runs against what its plan expects of the drafts that it makes."""
     from dataclasses import replace
 

@@ -22,7 +22,7 @@ def _text_is_served_elsewhere(_ctx: click.Context, _param: click.Parameter, mode
 
 @dataclass(frozen=True, kw_only=True)
 class ServeArgs(Args):
-    """What was typed; the fields of the service's Settings and Listening have their names there."""
+    """What was typed; the fields of the service's ServiceSettings and Listening have their names there."""
 
     target: None = option(
         "Of `spectune endpoint`, which serves text.",
@@ -55,6 +55,6 @@ def serve(args: ServeArgs) -> None:
     """
     from ..service.server import Listening
     from ..service.server import serve as run
-    from ..service.settings import Settings
+    from ..service.settings import ServiceSettings
 
-    run(args.store, Listening(**fields_of(Listening, args)), Settings(**fields_of(Settings, args)))
+    run(args.store, Listening(**fields_of(Listening, args)), ServiceSettings(**fields_of(ServiceSettings, args)))

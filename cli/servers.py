@@ -33,8 +33,8 @@ NO_SERVER = "is of a server; give one with --engine, and --server URL or -- COMM
 
 def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequence[Prompt], asked: Json) -> ServerJob:
     """Return the loads that were asked for; UsageError unless there is a command or a URL, and not both."""
-    from ..engines.load import Sampling
-    from ..engines.server import Limits
+    from ..engines.load import SamplingParams
+    from ..engines.server import ServerTimeouts
     from ..engines.table import ENGINES
     from ..tuning.engines.tuned_server import ServerJob
 
@@ -46,12 +46,14 @@ def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequen
         engine=ENGINES[engine],
         command=tuple(command),
         prompts=prompts,
-        sampling=Sampling(max_tokens=asked["max_new_tokens"], temperature=temperature, ignore_eos=asked["ignore_eos"]),
+        sampling=SamplingParams(
+            max_tokens=asked["max_new_tokens"], temperature=temperature, ignore_eos=asked["ignore_eos"]
+        ),
         concurrencies=tuple(sorted(asked["batches"])),
         requests=asked["requests"] or max(REQUESTS, 2 * max(asked["batches"])),
         longest=asked["longest"],
         drafters=asked["drafters"],
-        limits=Limits(start_s=asked["start_s"], stall_s=asked["stall_s"]),
+        limits=ServerTimeouts(start_s=asked["start_s"], stall_s=asked["stall_s"]),
         model=asked["model_name"],
         key=options.api_key(),
         url=(url or "").rstrip("/").removesuffix("/v1"),

@@ -22,29 +22,29 @@ OTHER_KINDS = ("surface", "trace")  # are named by their numbers alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RecordReference:
     """What is to be shown; without a name the plan in use, or the newest record."""
 
     kind: str
     name: str | None = None
 
 
-def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> Wanted:
+def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> RecordReference:
     """Return what `plan 3`, `3`, `plan.json` or `surface 2` names."""
     if words and words[0] in OTHER_KINDS:
         if len(words) > 2 or not all(map(plan_name.is_number, words[1:])):
             raise click.UsageError(f"a {words[0]} is named by its number; write for example {words[0]} 2")
-        return Wanted(kind=words[0], name=words[1] if words[1:] else None)
+        return RecordReference(kind=words[0], name=words[1] if words[1:] else None)
     if words and words[0] != plan_name.KIND and not plan_name.is_number(words[0]) and not Path(words[0]).is_file():
         raise click.UsageError(f"{words[0]!r} is no plan, surface, trace, number or file; write for example plan 3")
-    return Wanted(kind=plan_name.KIND, name=plan_name.plan_words(ctx, param, words))
+    return RecordReference(kind=plan_name.KIND, name=plan_name.plan_words(ctx, param, words))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowArgs(Args):
     """What was typed."""
 
-    wanted: Wanted = argument(nargs=-1, metavar="[plan|surface|trace] [PLAN]", callback=wanted)
+    wanted: RecordReference = argument(nargs=-1, metavar="[plan|surface|trace] [PLAN]", callback=wanted)
     number: int | None = whole("Which, as in the list.", "--id", metavar="N", hidden=True)
     plan: str | None = option("The same as PLAN.", metavar="PLAN", callback=plan_name.plan_name, hidden=True)
     store: str | None = options.store

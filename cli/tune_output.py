@@ -11,7 +11,7 @@ from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
     from ..tuning.engines.look import Looked
-    from ..tuning.engines.tune import Choice, Tuned
+    from ..tuning.engines.tune import Tuned, TunedChoice
     from ..tuning.engines.tuned_server import TunedServer
 
 Json = dict[str, Any]  # JSON values
@@ -64,7 +64,7 @@ def print_tuned(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> No
         click.echo(typed(command))
 
 
-def ran_table(ways: Sequence[Choice], choices: Sequence[Choice] = ()) -> Table:
+def ran_table(ways: Sequence[TunedChoice], choices: Sequence[TunedChoice] = ()) -> Table:
     """Return ways at each concurrency in the order of their speed, and which of them are chosen."""
     chosen = {(one.concurrency, one.way.source, one.way.length) for one in choices}
     shown = sorted(ways, key=lambda one: (one.concurrency, -one.way.tokens_per_s))

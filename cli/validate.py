@@ -134,9 +134,9 @@ def _validate(args: ValidateArgs, target: str, prompts: Sequence[Prompt]) -> Val
 
 
 def _validate_server(args: ValidateArgs, prompts: Sequence[Prompt]) -> None:
-    from ..engines.server import Limits
+    from ..engines.server import ServerTimeouts
 
-    found, limits = _server_plan(args), Limits(start_s=args.start_s, stall_s=args.stall_s)
+    found, limits = _server_plan(args), ServerTimeouts(start_s=args.start_s, stall_s=args.stall_s)
     if args.url is not None:
         raced.validate_url(args.settings, found, prompts, limits, as_json=args.as_json)
     else:

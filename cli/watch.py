@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,69 +15,58 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, plan_name
-from .command import Command
+from .command import Args, command
 from .existing import NOTHING, opened_there
-from .report import Settings, tell
+from .option import argument, flag, option, path_option, whole
+from .report import tell
 from .watch_output import families, print_seen
 
 if TYPE_CHECKING:
     from ..engines.counters import CounterPage
     from ..planner.plans.plan import Plan
     from ..tuning.engines.expected import Expected
-    from ..tuning.engines.watch import FleetWatch, Seen
+    from ..tuning.engines.watch import FleetObservation, FleetWatch
 
 SAMPLE_S = 10.0  # between two looks at the running batch
 
 
-@click.command(
-    cls=Command,
-    basic=("plan", "bundle", "prometheus", "match", "interval", "for", "once", "listen", "model-name", "json"),
-)
-@click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, help="A number of the list or a file.")
-@click.option("--bundle", metavar="FILE", type=click.Path(path_type=Path), help="What tune --bundle wrote, instead.")
-@click.option("--prometheus", metavar="URL", help="Read a Prometheus server that scrapes the fleet, instead of URLs.")
-@click.option("--match", default="", metavar="LABELS", help='With --prometheus: of which servers, job="vllm".')
-@click.option("--before", metavar="FILE", help="Report what lies between this page and that of --after, instead.")
-@click.option("--after", metavar="FILE", help="A later page of the same server.")
-@click.option("--model-name", default="", metavar="NAME", help="Whose counters, where servers have several models.")
-@click.option(
-    "--interval",
-    "interval_s",
-    default="60s",
-    show_default=True,
-    metavar="60s",
-    callback=options.span,
-    help="Of reports.",
-)
-@click.option(
-    "--for", "seconds", metavar="60s", callback=options.span, help="One report of so long; 10m is ten minutes."
-)
-@click.option("--once", is_flag=True, help="One report of all since the servers started.")
-@click.option("--listen", "port", metavar="PORT", type=click.IntRange(0, 65535), help="Show metrics at PORT/metrics.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where --listen listens.")
-@options.store
-@options.as_json
-@click.pass_obj
-def watch(
-    settings: Settings,
-    /,
-    urls: tuple[str, ...],
-    plan: str | None,
-    bundle: Path | None,
-    prometheus: str | None,
-    match: str,
-    before: str | None,
-    after: str | None,
-    model_name: str,
-    interval_s: float,
-    seconds: float | None,
-    once: bool,
-    port: int | None,
-    host: str,
-    store: str | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class WatchArgs(Args):
+    """What was typed."""
+
+    urls: tuple[str, ...] = argument(nargs=-1, metavar="[URL]...")
+    plan: str | None = option("A number of the list or a file.", metavar="PLAN", callback=plan_name.plan_name)
+    bundle: Path | None = path_option("What tune --bundle wrote, instead.")
+    prometheus: str | None = option("Read a Prometheus server that scrapes the fleet, instead of URLs.", metavar="URL")
+    match: str = option('With --prometheus: of which servers, job="vllm".', absent="", metavar="LABELS")
+    before: str | None = option("Report what lies between this page and that of --after, instead.", metavar="FILE")
+    after: str | None = option("A later page of the same server.", metavar="FILE")
+    model_name: str = options.model_name.but(help="Whose counters, where servers have several models.")
+    interval_s: float = option("Of reports.", "--interval", default="60s", metavar="60s", callback=options.span)
+    seconds: float | None = options.seconds.but(help="One report of so long; 10m is ten minutes.")
+    once: bool = flag("One report of all since the servers started.")
+    port: int | None = whole("Show metrics at PORT/metrics.", "--listen", least=0, most=65535, metavar="PORT")
+    host: str = options.host.but(help="Where --listen listens.")
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+    def require_consistent(self) -> None:
+        """Refuse options that contradict each other."""
+        pages = (self.before, self.after) != (None, None)
+        if (self.before is None) != (self.after is None) or sum(map(bool, (self.urls, self.prometheus, pages))) != 1:
+            raise click.UsageError("give URLs of servers, or --prometheus URL, or two pages with --before and --after.")
+        if self.match and not self.prometheus:
+            raise click.UsageError("--match chooses among what a Prometheus server has; give --prometheus URL.")
+        if pages and (self.once or self.seconds is not None or self.port is not None):
+            raise click.UsageError(
+                "two pages make one report; --once, --for and --listen go with URLs or --prometheus."
+            )
+        if (self.plan is None) == (self.bundle is None):
+            raise click.UsageError("give --plan PLAN or --bundle FILE.")
+
+
+@command(WatchArgs, basic="plan bundle prometheus match interval for once listen model-name json")
+def watch(args: WatchArgs) -> None:
     """Tell whether servers decode as was planned.
 
     Reads counters at every URL, and says when acceptance or the running batch left the plan, and what a new plan would
@@ -89,58 +79,49 @@ def watch(
     """
     from ..tuning.engines.watch import FleetWatch
 
-    pages = [page for page in (before, after) if page is not None]
-    if len(pages) == 1 or sum(map(bool, (urls, prometheus, pages))) != 1:
-        raise click.UsageError("give URLs of servers, or --prometheus URL, or two pages with --before and --after.")
-    if match and not prometheus:
-        raise click.UsageError("--match chooses among what a Prometheus server has; give --prometheus URL.")
-    if pages and (once or seconds is not None or port is not None):
-        raise click.UsageError("two pages make one report; --once, --for and --listen go with URLs or --prometheus.")
-    if (plan is None) == (bundle is None):
-        raise click.UsageError("give --plan PLAN or --bundle FILE.")
-    servers = _two_pages(pages) if pages else _servers(urls, prometheus, match)
-    expected, planned_for = _expected(settings, plan, bundle, store)
-    fleet = FleetWatch(expected, servers, model=model_name, planned_for=planned_for)
+    args.require_consistent()
+    pages = [page for page in (args.before, args.after) if page is not None]
+    servers = _two_pages(pages) if pages else _servers(args)
+    expected, planned_for = _expected(args)
+    fleet = FleetWatch(expected, servers, model=args.model_name, planned_for=planned_for)
     fleet.look()
     if pages:
         fleet.begin()
         fleet.look()
-    if once or pages:
-        print_seen(fleet.seen(), _now(), as_json=as_json)
+    if args.once or pages:
+        print_seen(fleet.seen(), _now(), as_json=args.as_json)
         return
     fleet.begin()
-    with _shown(settings, host, port) as show:
+    with _shown(args) as show:
         while True:
-            _wait(fleet, seconds or interval_s)
+            _wait(fleet, args.seconds or args.interval_s)
             seen = fleet.seen()
-            print_seen(seen, _now(), as_json=as_json)
+            print_seen(seen, _now(), as_json=args.as_json)
             show(seen)
-            if seconds is not None:
+            if args.seconds is not None:
                 return
 
 
-def _expected(
-    settings: Settings, plan: str | None, bundle: Path | None, store: str | None
-) -> tuple[tuple[Expected, ...], str]:
+def _expected(args: WatchArgs) -> tuple[tuple[Expected, ...], str]:
     """Return what was planned, and for which engine."""
     from ..engines.bundle import read_bundle
     from ..errors import SpectuneError
     from ..planner.plans.document import plan_from_json
     from ..tuning.engines.expected import expected_of_bundle, expected_of_plan
 
-    if bundle is not None:
-        tuned = read_bundle(bundle)
+    if args.bundle is not None:
+        tuned = read_bundle(args.bundle)
         return expected_of_bundle(tuned), tuned.setup.engine
-    assert plan is not None
-    if not plan_name.is_number(plan):
-        found = plan_from_json(plan_name.document_of(Path(plan)))
+    assert args.plan is not None
+    if not plan_name.is_number(args.plan):
+        found = plan_from_json(plan_name.document_of(Path(args.plan)))
         return expected_of_plan(found), _engine_of(found)
-    with opened_there(store, NOTHING, writes=False) as opened:
-        found = plan_from_json(opened.plan(int(plan)))
+    with opened_there(args.store, NOTHING, writes=False) as opened:
+        found = plan_from_json(opened.plan(int(args.plan)))
         try:
             return expected_of_plan(found, opened), _engine_of(found)
         except SpectuneError as error:
-            tell(settings, f"other lengths are priced by the plan alone: {error}")
+            tell(args.settings, f"other lengths are priced by the plan alone: {error}")
             return expected_of_plan(found), _engine_of(found)
 
 
@@ -158,16 +139,16 @@ def _two_pages(pages: list[str]) -> dict[str, Callable[[], CounterPage]]:
     return {pages[-1]: lambda: next(ahead)}
 
 
-def _servers(urls: tuple[str, ...], prometheus: str | None, match: str) -> dict[str, Callable[[], CounterPage]]:
+def _servers(args: WatchArgs) -> dict[str, Callable[[], CounterPage]]:
     from ..engines.load import Address
     from ..tuning.engines.pages import queried, read_page
 
-    if prometheus is not None:  # an engine's key in OPENAI_API_KEY is none of its business
+    if args.prometheus is not None:  # an engine's key in OPENAI_API_KEY is none of its business
         key = os.environ.get("SPECTUNE_API_KEY", "")
-        return {prometheus: partial(queried, Address(url=prometheus.rstrip("/"), key=key), match)}
-    if wrong := [url for url in urls if not url.startswith(("http://", "https://"))]:
+        return {args.prometheus: partial(queried, Address(url=args.prometheus.rstrip("/"), key=key), args.match)}
+    if wrong := [url for url in args.urls if not url.startswith(("http://", "https://"))]:
         raise click.UsageError(f"{wrong[0]!r} is no URL; write for example http://127.0.0.1:8000.")
-    return {url: partial(read_page, url, options.api_key()) for url in urls}
+    return {url: partial(read_page, url, options.api_key()) for url in args.urls}
 
 
 def _wait(fleet: FleetWatch, seconds: float) -> None:
@@ -183,19 +164,19 @@ def _now() -> str:
 
 
 @contextmanager
-def _shown(settings: Settings, host: str, port: int | None) -> Iterator[Callable[[Seen], None]]:
+def _shown(args: WatchArgs) -> Iterator[Callable[[FleetObservation], None]]:
     """Yield what shows a report as metrics at a port, if there is one."""
-    if port is None:
+    if args.port is None:
         yield lambda seen: None
         return
     from ..runtime.watch.prometheus import exposition
     from ..service.metrics_page import metrics_page
 
     events = 0
-    with metrics_page(host, port) as page:
-        tell(settings, f"metrics at http://{host}:{page.server_port}/metrics")
+    with metrics_page(args.host, args.port) as page:
+        tell(args.settings, f"metrics at http://{args.host}:{page.server_port}/metrics")
 
-        def show(seen: Seen) -> None:
+        def show(seen: FleetObservation) -> None:
             nonlocal events
             events += len(seen.events)
             page.text = exposition(families(seen, events))

@@ -10,11 +10,11 @@ import click
 from .report import facts_of, print_json
 
 if TYPE_CHECKING:
-    from ..runtime.watch.prometheus import Family, Sample
-    from ..tuning.engines.watch import Seen
+    from ..runtime.watch.prometheus import MetricFamily, Sample
+    from ..tuning.engines.watch import FleetObservation
 
 
-def print_seen(seen: Seen, moment: str, *, as_json: bool) -> None:
+def print_seen(seen: FleetObservation, moment: str, *, as_json: bool) -> None:
     """Print what was seen until a moment, and what happened meanwhile."""
     if as_json:
         print_json({"moment": moment, **facts_of(seen), "has_left": seen.has_left})
@@ -39,12 +39,12 @@ def print_seen(seen: Seen, moment: str, *, as_json: bool) -> None:
         click.echo(f"  event: {event}")
 
 
-def families(seen: Seen, events: int) -> list[Family]:
+def families(seen: FleetObservation, events: int) -> list[MetricFamily]:
     """Return what was seen last as metrics."""
-    from ..runtime.watch.prometheus import Family
+    from ..runtime.watch.prometheus import MetricFamily
 
-    def gauge(name: str, about: str, samples: Sequence[Sample]) -> Family:
-        return Family(name=f"spectune_watch_{name}", kind="gauge", about=about, samples=samples)
+    def gauge(name: str, about: str, samples: Sequence[Sample]) -> MetricFamily:
+        return MetricFamily(name=f"spectune_watch_{name}", kind="gauge", about=about, samples=samples)
 
     ends = (
         []
@@ -69,7 +69,9 @@ def families(seen: Seen, events: int) -> list[Family]:
         gauge("batch", "Mean running batch of a busy server.", _one(seen.batch)),
         gauge("left_plan", "1 where the last interval lies outside the plan.", left),
         gauge("gain", "Speed of a new plan over this one's.", _one(seen.gain)),
-        Family(name="spectune_watch_events_total", kind="counter", about="Events told.", samples=[({}, float(events))]),
+        MetricFamily(
+            name="spectune_watch_events_total", kind="counter", about="Events told.", samples=[({}, float(events))]
+        ),
     ]
 
 

@@ -22,7 +22,7 @@ from ..planner.strategies.plain import PlainPolicy
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant
-from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
+from ..tuning.measuring.decoding import DecodingRun, Family, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge
 from ..tuning.measuring.race import Entrant, race
 from ..tuning.recording.recipe import CHILDREN, Recipe, recipe_of
@@ -30,7 +30,7 @@ from ..tuning.recording.record import record_prompts
 from ..tuning.recording.traces import trace_of
 from ..tuning.request import Identities, ProfileRequest
 from ..tuning.validate import entrant
-from .records import CellOutcome, Row
+from .records import CellOutcome, DemoRow
 
 GENERATED, OTHERS = 8, 16  # requests that `transformers.generate` and the defaults decode, or twice a batch
 SLOTS = 32  # sequences decoded at once where they do not influence each other
@@ -68,7 +68,7 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raced:
+class RaceResult:
     """What a race gave, by name: tokens/s, with `transformers.generate`, and a sequence's tokens per round."""
 
     tokens_per_s: dict[str, float]
@@ -93,7 +93,7 @@ def measure_speeds(
     batch: int,
     *,
     seed: int = 0,
-) -> Raced:
+) -> RaceResult:
     """Let all decode the requests in turns; what the plan is not judged by decodes the first of them only."""
     most = {PLAIN: len(requests), PLAN: len(requests)}
     some = max(OTHERS, 2 * batch)
@@ -101,7 +101,7 @@ def measure_speeds(
     few = requests[: max(GENERATED, 2 * batch)]
     field: list[Entrant] = [*ours, GenerateEntrant(GENERATE, baseline, few, batch)]
     race(field, turns=len(requests) // max(batch, 2), seed=seed)
-    return Raced(
+    return RaceResult(
         tokens_per_s={e.name: e.tokens_per_s for e in field},
         tokens_per_round={e.name: e.run.tokens_per_round for e in ours},
     )
@@ -125,10 +125,10 @@ class Counter:
 
     def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:
         self._family, self._judge, self._requests = family, judge_model, requests
-        self._runs: dict[tuple[TreePolicy, str | None, int], Run] = {}
+        self._runs: dict[tuple[TreePolicy, str | None, int], DecodingRun] = {}
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
 
-    def run(self, setup: RoundSetup, batch: int) -> Run:
+    def run(self, setup: RoundSetup, batch: int) -> DecodingRun:
         """Return the fp32 decoding that tells about a setup at a batch size."""
         slots = self._slots(setup, batch)
         key = (setup.policy, setup.drafter, slots)
@@ -172,7 +172,7 @@ class Counter:
             return batch
         return min(SLOTS, len(self._requests))
 
-    def _judgement(self, run: Run) -> Judgement:
+    def _judgement(self, run: DecodingRun) -> Judgement:
         if run.texts not in self._judged:
             self._judged[run.texts] = judge(self._judge, self._requests, run.texts)
         return self._judged[run.texts]
@@ -206,10 +206,10 @@ def is_grown(policy: TreePolicy) -> bool:
 
 def rows_of_cell(
     found: Sequence[Contestant], speeds: dict[str, float], counts: dict[str, Count], batch: int
-) -> list[Row]:
+) -> list[DemoRow]:
     """Return one row per contestant and one for transformers."""
     rows = [
-        Row(
+        DemoRow(
             batch=batch,
             name=c.name,
             policy=name_of(c.setup.policy.code, c.setup.drafter),
@@ -222,7 +222,7 @@ def rows_of_cell(
         )
         for c in found
     ]
-    generate = Row(
+    generate = DemoRow(
         batch=batch,
         name=GENERATE,
         policy=None,

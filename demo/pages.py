@@ -14,7 +14,7 @@ from ..planner.strategies.naming import name_of
 from ..profiler.records.surface import LatencySurface
 from ..tuning.profile import Profile
 from .contest import PLAN
-from .records import CellOutcome, DemoOutcome, Row
+from .records import CellOutcome, DemoOutcome, DemoRow
 
 WIDTH = 100  # columns
 DASH = "-"
@@ -84,7 +84,7 @@ def _rows(outcome: DemoOutcome) -> RenderableType:
     return table
 
 
-def _row(row: Row, cell: CellOutcome) -> Iterator[str]:
+def _row(row: DemoRow, cell: CellOutcome) -> Iterator[str]:
     plain = cell.measured_tokens_per_s / cell.speedup_over_plain
     yield str(row.batch)
     yield row.name if row.policy is None or row.name == PLAN else row.policy  # the plan's is told above

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DemoRow:
     """One way of decoding at one batch size; what does not apply to it is None."""
 
     batch: int
@@ -41,7 +41,7 @@ class DemoOutcome:
     """Everything the demo measured."""
 
     device: str
-    rows: tuple[Row, ...]
+    rows: tuple[DemoRow, ...]
     cells: tuple[CellOutcome, ...]
     greedy_identical: bool
     seconds: float

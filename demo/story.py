@@ -28,7 +28,7 @@ from .contest import (
     rows_of_cell,
 )
 from .prompts import as_chats, calibration_prompts, evaluation_prompts
-from .records import CellOutcome, DemoOutcome, Row
+from .records import CellOutcome, DemoOutcome, DemoRow
 
 WORKLOAD, CHATS = "python-stdlib", "python-chats"
 BATCHES = (1, 8)
@@ -122,7 +122,7 @@ def compare(chapter: Chapter, models: Models, size: DemoSize, progress: Progress
     progress("replaying the measured prompts", 0.0)
     counted = replace(size, evaluation_prompts=min(size.counted_prompts, size.evaluation_prompts))
     traced = counter.traced(chapter.inputs, _evaluation(models, counted))
-    rows: list[Row] = []
+    rows: list[DemoRow] = []
     cells: list[CellOutcome] = []
     is_identical = True
     for cell in chapter.plan.cells:

@@ -11,7 +11,7 @@ from ..errors import MeasurementError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RequestResult:
     """The result of one request; `ttft_ms` and `e2e_ms` run from the request to the first and the last token.
 
     `prompt` is a number, `tokens` a count; `text`, whose digest is stored, is in no bundle, as are `events`: the tokens
@@ -55,12 +55,12 @@ class LoadResult:
 
     concurrency: int = 0
     rate: float = 0.0
-    answers: tuple[Answer, ...]
+    answers: tuple[RequestResult, ...]
     wall_s: float
     client_share: float
 
     @property
-    def ended(self) -> tuple[Answer, ...]:
+    def ended(self) -> tuple[RequestResult, ...]:
         """Answers that ended."""
         return tuple(one for one in self.answers if not one.failure)
 

@@ -25,7 +25,7 @@ import httpx
 from ..db.remote.certificates import tls_fault, trusted
 from ..errors import MeasurementError, RequestError
 from ..profiler.prompt import Prompt
-from .answers import Answer, LoadResult
+from .answers import LoadResult, RequestResult
 from .command import HIDDEN
 from .limits import STALL_S
 
@@ -36,7 +36,7 @@ Json = dict[str, Any]  # JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """Settings of every request: temperature 0 is greedy; `more` holds other fields of the body, e.g. top_p.
 
     With `ignore_eos` an answer goes on behind its end, up to `max_tokens`.
@@ -115,7 +115,7 @@ Prompts = Sequence[Prompt] | Sequence[TokenPrompt]
 
 
 def closed_loop(
-    address: Address, prompts: Prompts, concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
+    address: Address, prompts: Prompts, concurrency: int, sampling: SamplingParams, *, stall_s: float = STALL_S
 ) -> LoadResult:
     """Send every prompt once, `concurrency` at a time."""
 
@@ -135,7 +135,7 @@ def open_loop(
     address: Address,
     prompts: Prompts,
     rate: float,
-    sampling: Sampling,
+    sampling: SamplingParams,
     *,
     seed: int = 0,
     stall_s: float = STALL_S,
@@ -160,14 +160,14 @@ Ask = Callable[[httpx.AsyncClient, int], Coroutine[Any, Any, None]]
 def _run(
     address: Address,
     prompts: Prompts,
-    sampling: Sampling,
+    sampling: SamplingParams,
     run: Callable[[httpx.AsyncClient, Ask], Coroutine[Any, Any, None]],
     stall_s: float,
     **kind: Any,  # concurrency or rate
 ) -> LoadResult:
     if not prompts:
         raise RequestError("a load needs a prompt; give some with --prompts FILE")
-    found: dict[int, Answer] = {}
+    found: dict[int, RequestResult] = {}
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
         one = await _answer(client, address.model, prompts[number], number, sampling)
@@ -185,8 +185,8 @@ def _run(
 
 
 async def _answer(
-    client: httpx.AsyncClient, model: str, prompt: Prompt | TokenPrompt, number: int, sampling: Sampling
-) -> Answer:
+    client: httpx.AsyncClient, model: str, prompt: Prompt | TokenPrompt, number: int, sampling: SamplingParams
+) -> RequestResult:
     path, body = _request(model, prompt, sampling)
     began = time.perf_counter()
     first = last = 0.0
@@ -196,10 +196,10 @@ async def _answer(
         async with client.stream("POST", path, json=body) as response:
             if response.is_error:
                 text = (await response.aread()).decode(errors="replace").strip()
-                return Answer(prompt=number, failure=f"status {response.status_code}: {text}")
+                return RequestResult(prompt=number, failure=f"status {response.status_code}: {text}")
             async for event in _events(response):
                 if "error" in event:
-                    return Answer(prompt=number, failure=str(event["error"]))
+                    return RequestResult(prompt=number, failure=str(event["error"]))
                 tokens = int((event.get("usage") or {}).get("completion_tokens", tokens))
                 timings = event.get("timings") or (event.get("sglext") or {}).get("spec_tokens_details") or timings
                 for choice in event.get("choices", [event] if "content" in event else ()):
@@ -211,12 +211,12 @@ async def _answer(
                         events.append(ids)
                         parts.append(text)
     except (httpx.HTTPError, ValueError) as error:
-        return Answer(prompt=number, failure=_said(error))
+        return RequestResult(prompt=number, failure=_said(error))
     if not is_whole:
-        return Answer(prompt=number, failure=f"the answer broke off after {len(events)} events")
+        return RequestResult(prompt=number, failure=f"the answer broke off after {len(events)} events")
     if not events:
-        return Answer(prompt=number, failure="the answer holds no text")
-    return Answer(
+        return RequestResult(prompt=number, failure="the answer holds no text")
+    return RequestResult(
         prompt=number,
         ttft_ms=1000.0 * (first - began),
         e2e_ms=1000.0 * (last - began),
@@ -228,7 +228,7 @@ async def _answer(
     )
 
 
-def _request(model: str, prompt: Prompt | TokenPrompt, sampling: Sampling) -> tuple[str, Json]:
+def _request(model: str, prompt: Prompt | TokenPrompt, sampling: SamplingParams) -> tuple[str, Json]:
     body: Json = {
         **({"model": model} if model else {}),
         "max_tokens": sampling.max_tokens,

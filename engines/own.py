@@ -16,15 +16,15 @@ from typing import Any, ClassVar
 from ..planner.records.recording import Text
 from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.lookup import LookupPolicy
-from ..runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
+from ..runtime.engines.measured import EngineCounters, EngineFacts, EngineLoad, EngineText
 from ..runtime.engines.one_sequence import measurable
 from ..runtime.engines.setting import EngineDrafter, Setting
 from ..runtime.engines.table import ENGINES
-from .answers import Answer
+from .answers import RequestResult
 from .base import ServerEngine
 from .counters import Counts
-from .load import Sampling, TokenPrompt
-from .server import Limits, Server, started
+from .load import SamplingParams, TokenPrompt
+from .server import Server, ServerTimeouts, started
 
 ANSWER_S = 3600.0  # without a byte: a text that is not streamed comes as a whole
 
@@ -64,7 +64,7 @@ class OwnServer(ABC):
         """Return a draft model's own next tokens, by a server with it as target; see `MeasuredEngine.next_tokens`."""
 
     @abstractmethod
-    def command(self, model: Path, setting: Setting | None, load: Load) -> list[str]:
+    def command(self, model: Path, setting: Setting | None, load: EngineLoad) -> list[str]:
         """Return the command of a server for a load; MeasurementError or RequestError where it cannot run."""
 
     def ngrams(self) -> Sequence[Setting]:
@@ -77,15 +77,15 @@ class OwnServer(ABC):
         return measurable(ENGINES[self.server.name], self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
-    def started(self, setting: Setting | None, load: Load) -> Iterator[OwnDecoding]:
+    def started(self, setting: Setting | None, load: EngineLoad) -> Iterator[OwnDecoding]:
         """Start a server with a setting; it stops when the context is left."""
         with self.serving(self.target, setting, load) as server:
             yield OwnDecoding(server, self.form, drafts=setting is not None)
 
     @contextmanager
-    def serving(self, model: Path, setting: Setting | None, load: Load) -> Iterator[Server]:
+    def serving(self, model: Path, setting: Setting | None, load: EngineLoad) -> Iterator[Server]:
         """Start a server with any model; it stops when the context is left."""
-        with started(self.server, self.command(model, setting, load), Limits(stall_s=ANSWER_S)) as server:
+        with started(self.server, self.command(model, setting, load), ServerTimeouts(stall_s=ANSWER_S)) as server:
             yield server
 
 
@@ -114,8 +114,8 @@ class OwnDecoding:
         """Return the counts of all texts so far."""
         return self._counted
 
-    def _sampling(self, new_tokens: int) -> Sampling:
-        return Sampling(ignore_eos=True, more={**self._form.more, "max_tokens": new_tokens})
+    def _sampling(self, new_tokens: int) -> SamplingParams:
+        return SamplingParams(ignore_eos=True, more={**self._form.more, "max_tokens": new_tokens})
 
 
 def _counters(counts: Counts, texts: Sequence[EngineText]) -> EngineCounters:
@@ -131,7 +131,7 @@ def _counters(counts: Counts, texts: Sequence[EngineText]) -> EngineCounters:
     )
 
 
-def texts_of(answers: Sequence[Answer], counts: Counts, *, drafts: bool) -> tuple[EngineText, ...]:
+def texts_of(answers: Sequence[RequestResult], counts: Counts, *, drafts: bool) -> tuple[EngineText, ...]:
     """Return answers as texts, by a server's own timings where it sends them.
 
     Else an event is a round, and what was accepted is what it holds beside the target's own token. A busy client may
@@ -157,7 +157,7 @@ def texts_of(answers: Sequence[Answer], counts: Counts, *, drafts: bool) -> tupl
     )
 
 
-def _timed(one: Answer) -> EngineText:
+def _timed(one: RequestResult) -> EngineText:
     return EngineText(
         tokens=_tokens(one),
         ms=one.timings["predicted_ms"],
@@ -166,5 +166,5 @@ def _timed(one: Answer) -> EngineText:
     )
 
 
-def _tokens(one: Answer) -> tuple[int, ...]:
+def _tokens(one: RequestResult) -> tuple[int, ...]:
     return tuple(token for event in one.events for token in event)

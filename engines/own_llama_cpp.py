@@ -21,8 +21,8 @@ from ..runtime.engines.converted import GGUF_DTYPES, converted
 from ..runtime.engines.folder_chats import until
 from ..runtime.engines.gguf_header import positions_of_gguf, shape_of_gguf
 from ..runtime.engines.llama_cpp import LlamaCpp
-from ..runtime.engines.measured import FREE_SOME, Chats, EngineFacts, Load, notes_on_version
-from ..runtime.engines.setting import EngineDrafter, Schedule, Serving, Setting, Stage
+from ..runtime.engines.measured import FREE_SOME, Chats, EngineFacts, EngineLoad, notes_on_version
+from ..runtime.engines.setting import EngineConditions, EngineDrafter, Schedule, Setting, Stage
 from ..runtime.engines.vocabulary import PROBE, require_same_tokens
 from .llama_build import llama_build, missing_server
 from .llama_cpp import LlamaCppServer
@@ -113,7 +113,7 @@ class OwnLlamaCpp(OwnServer):
 
     def reading(self) -> AbstractContextManager[Server]:
         """Start a server that only tokenizes; it stops when the context is left."""
-        return self.serving(self.target, None, Load(concurrency=1, capacity=64))
+        return self.serving(self.target, None, EngineLoad(concurrency=1, capacity=64))
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' tokens by the target's file."""
@@ -124,7 +124,7 @@ class OwnLlamaCpp(OwnServer):
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
         """Return a draft model's own next tokens, one request for each place of the texts."""
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
-        load = Load(concurrency=min(len(texts), SIDE_BY_SIDE), capacity=room)
+        load = EngineLoad(concurrency=min(len(texts), SIDE_BY_SIDE), capacity=room)
         found: list[tuple[int, ...]] = []
         if not self._probe:
             self.encode([])
@@ -134,7 +134,7 @@ class OwnLlamaCpp(OwnServer):
                 found += _followed(server, texts[at : at + load.concurrency])
         return found
 
-    def command(self, model: Path, setting: Setting | None, load: Load) -> list[str]:
+    def command(self, model: Path, setting: Setting | None, load: EngineLoad) -> list[str]:
         """Return a command with the flags of the setting's export; the load's room holds the last round's drafts."""
         build = llama_build()
         require_memory(model, setting, load, self._dtype)
@@ -144,7 +144,7 @@ class OwnLlamaCpp(OwnServer):
             setting=setting,
             stages=(Stage(first=1, last=None, length=0 if setting is None else setting.length),),
             most_batch=load.concurrency,
-            serving=Serving(dtype=self._dtype, threads=self._threads),
+            serving=EngineConditions(dtype=self._dtype, threads=self._threads),
         )
         return [
             *(build.path, "--model", str(model), "--ctx-size", str(load.concurrency * load.capacity), "--metrics"),
@@ -199,7 +199,7 @@ def _followed(server: Server, texts: Sequence[Text]) -> list[tuple[int, ...]]:
     return [tuple(one) for one in found]
 
 
-def needed_bytes(target: Path, setting: Setting | None, load: Load, dtype: str) -> int:
+def needed_bytes(target: Path, setting: Setting | None, load: EngineLoad, dtype: str) -> int:
     """Return a server's bytes: weights, KV caches of all slots and logits, of target and drafter."""
     drafter = None if setting is None or setting.drafter is None else Path(setting.drafter.path)
     tokens, number_bytes = load.concurrency * load.capacity, 4 if dtype == "float32" else 2
@@ -208,7 +208,7 @@ def needed_bytes(target: Path, setting: Setting | None, load: Load, dtype: str) 
     return OWN_BYTES + sum(file.stat().st_size for file in files) + sum(beside)
 
 
-def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str) -> None:
+def require_memory(target: Path, setting: Setting | None, load: EngineLoad, dtype: str) -> None:
     """Raise RequestError where the machine, or this process's control group, has too little memory."""
     needed, free = needed_bytes(target, setting, load, dtype), available_bytes()
     if free is not None and needed > free:

@@ -18,7 +18,7 @@ from ..profiler.configuration import read_architecture
 from ..profiler.cpu import allowed_cores, available_bytes
 from ..runtime.engines.drafter import tables_of
 from ..runtime.engines.folder_chats import chats_of_folder, tokenizer_of
-from ..runtime.engines.measured import Chats, EngineFacts, Load, notes_on_version
+from ..runtime.engines.measured import Chats, EngineFacts, EngineLoad, notes_on_version
 from ..runtime.engines.schema import nearest_recorded
 from ..runtime.engines.setting import SERVED, EngineDrafter, Setting
 from ..runtime.engines.vllm import CORES, RUNNER, speculation
@@ -127,7 +127,7 @@ class OwnVLLM(OwnServer):
             require_same_tokens(drafter.name, own.encode(PROBE).ids, self._ids(PROBE), otherwise=OTHERWISE)
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         found = []
-        with self.serving(Path(drafter.path), None, Load(concurrency=1, capacity=room)) as server:
+        with self.serving(Path(drafter.path), None, EngineLoad(concurrency=1, capacity=room)) as server:
             for text in texts:
                 body = {"prompt": [*text.prompt, *text.continuation], "max_tokens": 1, "prompt_logprobs": 1}
                 (choice,) = server.post(self.form.path, {"model": server.address.model, "temperature": 0.0, **body})[
@@ -136,7 +136,7 @@ class OwnVLLM(OwnServer):
                 found.append(tuple(map(_likeliest, choice["prompt_logprobs"][1:]))[-text.positions :])
         return found
 
-    def command(self, model: Path, setting: Setting | None, load: Load) -> list[str]:
+    def command(self, model: Path, setting: Setting | None, load: EngineLoad) -> list[str]:
         """Return the command of a server with room for all sequences of a load, whose prompts are read in one step."""
         if load.synthetic:
             raise MeasurementError("vLLM verifies what is drafted on a CPU; acceptance cannot be set by hand")

@@ -18,7 +18,7 @@ Maker = Callable[[Path, Mapping[str, Path], str, int, Path], MeasuredEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnForm:
+class ModelConverter:
     """An engine's own form of models: the ending of its names, and its converter from Hugging Face folders."""
 
     ending: str
@@ -129,7 +129,7 @@ RUNNING: Mapping[str, Maker] = {
     "transformers": _transformers,
     "vllm": _vllm,
 }
-OWN_FORMS: Mapping[str, OwnForm] = {
-    "llama.cpp": OwnForm(ending="gguf", write=_as_gguf),
-    "openvino": OwnForm(ending="openvino", write=_as_openvino),
+OWN_FORMS: Mapping[str, ModelConverter] = {
+    "llama.cpp": ModelConverter(ending="gguf", write=_as_gguf),
+    "openvino": ModelConverter(ending="openvino", write=_as_openvino),
 }

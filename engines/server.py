@@ -15,14 +15,14 @@ from .base import ServerEngine, placed
 from .command import environment_secrets, port_of, secrets, value_of
 from .counters import Counts
 from .limits import STALL_S, START_S
-from .load import Address, Json, Prompts, Sampling, closed_loop, open_loop
+from .load import Address, Json, Prompts, SamplingParams, closed_loop, open_loop
 from .process import ServerProcess
 
 TLS = ("--ssl-keyfile", "--ssl-key-file")  # of vLLM and of llama.cpp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerTimeouts:
     """Seconds that a server may take: to start, and without a byte of an answer."""
 
     start_s: float = START_S
@@ -45,7 +45,7 @@ class Server:
     """A running server; `measure` puts it under load."""
 
     def __init__(
-        self, engine: ServerEngine, address: Address, limits: Limits, process: ServerProcess | None = None
+        self, engine: ServerEngine, address: Address, limits: ServerTimeouts, process: ServerProcess | None = None
     ) -> None:
         self.engine, self.address = engine, address
         self._limits, self._process = limits, process
@@ -56,7 +56,7 @@ class Server:
         return self.engine.version(self.address)
 
     def measure(
-        self, prompts: Prompts, sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
+        self, prompts: Prompts, sampling: SamplingParams, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
     ) -> Measured:
         """Send prompts, as a closed loop or at a rate, and return the answers and counts.
 
@@ -91,7 +91,7 @@ class Server:
 
 @contextmanager
 def started(
-    engine: ServerEngine, command: Sequence[str], limits: Limits, *, model: str = "", key: str = ""
+    engine: ServerEngine, command: Sequence[str], limits: ServerTimeouts, *, model: str = "", key: str = ""
 ) -> Iterator[Server]:
     """Yield a server that a command starts; it is always stopped behind the block.
 
@@ -121,7 +121,7 @@ def started(
             process.close()
 
 
-def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", key: str = "") -> Server:
+def reached(engine: ServerEngine, url: str, limits: ServerTimeouts, *, model: str = "", key: str = "") -> Server:
     """Return a server at a URL; MeasurementError if it does not answer, RequestError for a bad URL or another model."""
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"{url!r} is no URL of a server; write for example http://127.0.0.1:8000")

@@ -170,7 +170,7 @@ class _Walk:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningText:
     row: int
     text: int
     fresh: int = 1
@@ -181,13 +181,13 @@ def _walk(rows: Rows, batch: int, advance: Callable[[list[int], list[int]], list
     left, starts = rows.left.tolist(), rows.starts.tolist()
     entering = chain(enumerate(starts), ((NOBODY, start) for start in cycle(starts)))
     missing = len(starts)
-    slots = Slots[_Running]()
+    slots = Slots[_RunningText]()
     running = slots.running
     at, texts, kept, before = [], [], [], []
     while missing:
         while len(running) < batch:
             text, start = next(entering)
-            slots.join(_Running(start, text))
+            slots.join(_RunningText(start, text))
         at.append([one.row for one in running])
         texts.append([one.text for one in running])
         before.append([one.fresh for one in running])

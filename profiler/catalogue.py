@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import DeviceError
 from .records.device import GIB, Device
-from .records.limits import Limits, ReadSpeed
+from .records.limits import DeviceLimits, ReadSpeed
 
 Entry = Mapping[str, Any]  # JSON values: one device of devices.json
 Figure = Mapping[str, Any]  # {"value": number, "source": key, "note": str, may be absent}
@@ -30,7 +30,7 @@ SOFTWARE = (("catalogue", "1"),)  # so that no real device has the fingerprint o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Citation:
     """The public document that a figure was taken from."""
 
     title: str
@@ -38,12 +38,12 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedFigure:
     """One figure of a device and where it stands."""
 
     name: str  # e.g. "bandwidth_gb_per_s" or "tflops.bfloat16"
     value: float
-    source: Source
+    source: Citation
     note: str | None = None  # how it follows from what the document says, where that is not plain
 
 
@@ -52,8 +52,8 @@ class Catalogued:
     """One device of the catalogue; `missing` names the figures that no public source tells."""
 
     device: Device
-    limits: Limits
-    figures: tuple[Published, ...]
+    limits: DeviceLimits
+    figures: tuple[PublishedFigure, ...]
     missing: tuple[str, ...]
 
 
@@ -121,9 +121,9 @@ def _figures(entry: Entry) -> list[tuple[str, Figure | None]]:
     return [*single, *grouped]
 
 
-def _published(name: str, figure: Figure) -> Published:
-    source = Source(**_catalogue()["sources"][figure["source"]])
-    return Published(name=name, value=float(figure["value"]), source=source, note=figure.get("note"))
+def _published(name: str, figure: Figure) -> PublishedFigure:
+    source = Citation(**_catalogue()["sources"][figure["source"]])
+    return PublishedFigure(name=name, value=float(figure["value"]), source=source, note=figure.get("note"))
 
 
 def _device(entry: Entry) -> Device:
@@ -140,12 +140,12 @@ def _device(entry: Entry) -> Device:
     )
 
 
-def _limits(entry: Entry, values: Mapping[str, float]) -> Limits:
+def _limits(entry: Entry, values: Mapping[str, float]) -> DeviceLimits:
     def group(name: str, unit: float) -> tuple[tuple[str, float], ...]:
         found = (key for key in entry[name] if f"{name}.{key}" in values)
         return tuple((key, values[f"{name}.{key}"] * unit) for key in found)
 
-    return Limits(
+    return DeviceLimits(
         name=entry["name"],
         origin="catalogued",
         memory_bytes=int(values["memory_gib"]) * GIB,

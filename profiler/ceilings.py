@@ -12,7 +12,7 @@ from .clock import Call, Clock, clock_of
 from .cpu import allowed_cores, last_level_cache_bytes
 from .records.ceilings import PeakRates, ProductTiming, ReadTiming
 from .records.device import Device
-from .records.limits import Limits, ReadSpeed
+from .records.limits import DeviceLimits, ReadSpeed
 from .remembered import cache_folder, recalled, remember
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def remember_ceilings(device: Device, measured: PeakRates, folder: Path | None =
     return best
 
 
-def limits_here(device: Device, ceilings: PeakRates) -> Limits:
+def limits_here(device: Device, ceilings: PeakRates) -> DeviceLimits:
     """Return a present device's limits: the faster of measured and published speeds."""
     measured = ceilings.limits(device)
     try:
@@ -52,7 +52,7 @@ def limits_here(device: Device, ceilings: PeakRates) -> Limits:
     )
     flops = dict(measured.flops_per_s)
     flops |= {dtype: max(speed, flops.get(dtype, 0.0)) for dtype, speed in published.flops_per_s}
-    return Limits(
+    return DeviceLimits(
         name=measured.name,
         origin="measured",
         memory_bytes=measured.memory_bytes,

@@ -12,7 +12,7 @@ from .options import CALLS_OF_A_NEW_CELL, Option, Slice, options_of
 from .protocols import CellValue
 from .records.pooling import LONG_MS
 from .records.rows import BatchRows
-from .tally import Cell, Tally
+from .tally import SurfaceCell, Tally
 
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
 HELD_OUT_LONG_CALLS = 5  # likewise where a call is long
@@ -34,7 +34,7 @@ class Design(Protocol):
         """Enter the cells every session has: sentinels, held-out cells, the first points of each surface."""
         ...
 
-    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[Cell]:
+    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[SurfaceCell]:
         """Return the cells to time in a round of about `seconds`, each at most once; none: all is known well enough."""
         ...
 
@@ -67,9 +67,9 @@ class AdaptiveDesign:
             for shape in domain.draw(self._share_held_out(surface), rng):
                 tally.cell(surface, shape, "held-out")
 
-    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[Cell]:
+    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[SurfaceCell]:
         """Return cells never timed, due held-out ones, those timed too rarely, and what gains most per millisecond."""
-        chosen: list[Cell] = []
+        chosen: list[SurfaceCell] = []
         left_ms = 1000.0 * seconds
         worth = self._worth(tally)
         too_few = self._too_few(tally, worth)
@@ -105,7 +105,7 @@ class AdaptiveDesign:
         count, surfaces = self._held_out, len(self._domains)
         return count // surfaces + (surface < count % surfaces)
 
-    def _due(self, tally: Tally, spent_share: float) -> list[Cell]:
+    def _due(self, tally: Tally, spent_share: float) -> list[SurfaceCell]:
         held_out = [cell for cell in tally.cells if cell.purpose == "held-out" and cell.failure is None]
         call_ms = {cell.number: _call_ms(tally, cell) for cell in held_out}
         due = []
@@ -116,7 +116,7 @@ class AdaptiveDesign:
                 due.append(cell)
         return sorted(due, key=lambda cell: (cell.clean, call_ms[cell.number]))
 
-    def _too_few(self, tally: Tally, worth: Worth) -> Iterator[Cell]:
+    def _too_few(self, tally: Tally, worth: Worth) -> Iterator[SurfaceCell]:
         rated = ((c.clean, -worth(c.surface, c.shape), c.number) for c in tally.cells if c.purpose != "held-out")
         for clean, against, number in sorted(rated):
             cell = tally.cells[number]
@@ -165,11 +165,11 @@ def sentinels(domain: Domain) -> list[Shape]:
     return list(dict.fromkeys(shapes))
 
 
-def _never_timed(tally: Tally) -> list[Cell]:
+def _never_timed(tally: Tally) -> list[SurfaceCell]:
     return [c for c in tally.cells if not c.visits and c.failure is None and c.purpose != "held-out"]
 
 
-def _call_ms(tally: Tally, cell: Cell) -> float:
+def _call_ms(tally: Tally, cell: SurfaceCell) -> float:
     if not math.isnan(cell.ms):
         return cell.ms
     batch, _, tokens = cell.shape

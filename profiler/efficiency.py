@@ -21,7 +21,7 @@ from .domain import Shape
 from .protocols import SurfaceKey
 from .records.architecture import Architecture
 from .records.efficiency import Combination, Efficiency
-from .records.limits import Limits, Work
+from .records.limits import DeviceLimits, Work
 from .records.surface import LatencySurface
 from .roofline import PREFILL, cell_of, shape_of, surface_of, work_of
 
@@ -33,14 +33,14 @@ MOST_PASSES = 20  # of the fit of "max", which usually settles in three
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSurface:
     """A measured surface and the architecture of its model."""
 
     surface: LatencySurface
     architecture: Architecture
 
 
-def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
+def calibrate(measured: Sequence[MeasuredSurface], limits: DeviceLimits) -> Efficiency:
     """Return how closely a device kept to its limits, over all cells of its surfaces that ran.
 
     Surfaces of prompts do not count: their cells are many forwards, which read the weights again. Only several models
@@ -70,7 +70,7 @@ def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
     )
 
 
-def estimated_ms(architecture: Architecture, work: Work, limits: Limits, efficiency: Efficiency) -> float:
+def estimated_ms(architecture: Architecture, work: Work, limits: DeviceLimits, efficiency: Efficiency) -> float:
     """Return a forward's time on a device that comes as close to its limits as the calibrated one did.
 
     The time per layer goes with the published time between launches of both devices, where known. DeviceError where the
@@ -85,7 +85,7 @@ def estimated_ms(architecture: Architecture, work: Work, limits: Limits, efficie
 
 
 def estimate_surface(
-    architecture: Architecture, limits: Limits, key: SurfaceKey, shapes: Sequence[Shape], efficiency: Efficiency
+    architecture: Architecture, limits: DeviceLimits, key: SurfaceKey, shapes: Sequence[Shape], efficiency: Efficiency
 ) -> LatencySurface:
     """Return the estimate of every shape as a surface of the regime estimated:REGIME, never below its bound.
 
@@ -113,14 +113,14 @@ class _Fit:
     errors: Floats  # (cells,), leave-one-out
 
 
-def _require_one_kind(measured: Sequence[Measured]) -> LatencySurface:
+def _require_one_kind(measured: Sequence[MeasuredSurface]) -> LatencySurface:
     kinds = {(each.surface.device, each.surface.regime, each.surface.dtype) for each in measured}
     if len(kinds) != 1 or measured[0].surface.origin != "measured":
         raise MeasurementError(f"calibrate on measured surfaces of one device, regime and dtype, got {sorted(kinds)}")
     return measured[0].surface
 
 
-def _cells(measured: Sequence[Measured], limits: Limits) -> tuple[Floats, Floats]:
+def _cells(measured: Sequence[MeasuredSurface], limits: DeviceLimits) -> tuple[Floats, Floats]:
     """Return A and the measured milliseconds (cells,) of every cell that ran and is one forward."""
     parts, measured_ms = [], []
     for each in measured:
@@ -136,7 +136,7 @@ def _cells(measured: Sequence[Measured], limits: Limits) -> tuple[Floats, Floats
     return np.array(parts), np.array(measured_ms)
 
 
-def _parts(architecture: Architecture, work: Work, limits: Limits, dtype: str) -> Floats:
+def _parts(architecture: Architecture, work: Work, limits: DeviceLimits, dtype: str) -> Floats:
     """Return one row of A; reading time is shared out by bytes, since the footprint as a whole sets the speed."""
     if dtype not in dict(limits.flops_per_s):
         raise DeviceError(

@@ -12,7 +12,7 @@ from .domain import Domain
 from .protocols import MeasurementSink, ShapeRunner, SurfaceKey
 from .records.device import Device
 from .records.surface import LatencySurface
-from .session import PreparedCalls, Progress, Run, Session
+from .session import PreparedCalls, Progress, TimingSession, TimingSettings
 from .tally import Tally
 
 MOST_DISTURBED = 8.0  # times a fast call that half of the calls may take; beyond it nothing is kept
@@ -35,7 +35,7 @@ def measure(
     sink: MeasurementSink,  # gets every call and the surfaces, and gives back what a stopped run timed
     design: Design | None = None,
     progress: Progress | None = None,  # called with the spent share of the budget after every call
-    session: Session | None = None,
+    session: TimingSettings | None = None,
 ) -> tuple[LatencySurface, ...]:
     """Return the measured surface of each runner, in their order; none where this sitting leaves some of the budget.
 
@@ -53,8 +53,8 @@ def measure(
     """
     if len(runners) != len(domains):
         raise MeasurementError(f"{len(runners)} runners but {len(domains)} domains; give one domain per runner")
-    settings = session or Session()
-    run = Run(
+    settings = session or TimingSettings()
+    run = TimingSession(
         runners=list(runners),
         design=design or AdaptiveDesign(domains),
         settings=settings,

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from .domain import Domain, Shape, doublings
 from .records.rows import BatchRows, straight
-from .tally import Cell, Tally
+from .tally import SurfaceCell, Tally
 
 
 class Slice:
@@ -58,7 +58,7 @@ class Slice:
         low, high = contexts[max(at - 1, 0)], contexts[min(at + 1, len(contexts) - 1)]
         return (high - low) / 2 / span
 
-    def offset(self, cell: Cell) -> float:
+    def offset(self, cell: SurfaceCell) -> float:
         """Return the logarithm of a cell's cost over the reference row's at its tokens, straight between points."""
         row = [(n, known.ms) for n, known in self.rows.get(self.reference, [])]
         tokens = cell.shape[2]
@@ -72,8 +72,8 @@ class Slice:
         return BatchRows(rows) if rows else None
 
 
-def _rows_of(cells: Iterable[Cell]) -> dict[int, list[tuple[int, Cell]]]:
-    rows: dict[int, list[tuple[int, Cell]]] = {}
+def _rows_of(cells: Iterable[SurfaceCell]) -> dict[int, list[tuple[int, SurfaceCell]]]:
+    rows: dict[int, list[tuple[int, SurfaceCell]]] = {}
     for cell in cells:
         rows.setdefault(cell.shape[1], []).append((cell.shape[2], cell))
     return {context: sorted(row, key=lambda place: place[0]) for context, row in sorted(rows.items())}
@@ -124,7 +124,9 @@ def _gaps(part: Slice) -> Iterator[Option]:
         yield from _middle(part, left, right, error)
 
 
-def _middle(part: Slice, left: tuple[int, Cell], right: tuple[int, Cell], error: float) -> Iterator[Option]:
+def _middle(
+    part: Slice, left: tuple[int, SurfaceCell], right: tuple[int, SurfaceCell], error: float
+) -> Iterator[Option]:
     inside = range(left[0] + 1, right[0])
     middle = part.free(part.reference, inside)
     if middle is not None:
@@ -184,7 +186,7 @@ def interval_errors(places: Sequence[int], values: Sequence[float]) -> list[floa
     return errors
 
 
-def _beyond_noise(part: Slice, error: float, ends: Iterable[Cell]) -> float:
+def _beyond_noise(part: Slice, error: float, ends: Iterable[SurfaceCell]) -> float:
     """Return the part of an error that noise does not explain, and a new point would remove."""
     noise = NOISE_OF_A_MISFIT * math.hypot(*(part.tally.error(end) for end in ends))
     real = math.sqrt(max(0.0, error * error - noise * noise))

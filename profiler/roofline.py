@@ -20,7 +20,7 @@ from .domain import Shape
 from .protocols import SurfaceKey
 from .records.architecture import Architecture
 from .records.device import GIB
-from .records.limits import Limits, Work
+from .records.limits import DeviceLimits, Work
 from .records.measurement import Measurement
 from .records.surface import LatencySurface
 
@@ -28,28 +28,30 @@ PREFILL = "prefill"
 WHOLE_FORWARDS = ("verify", "draft", PREFILL)
 
 
-def roofline_ms(architecture: Architecture, limits: Limits, dtype: str, batch: int, context: int, tokens: int) -> float:
+def roofline_ms(
+    architecture: Architecture, limits: DeviceLimits, dtype: str, batch: int, context: int, tokens: int
+) -> float:
     """Return the least milliseconds of a forward with the logits of all tokens; ModelError for an unknown dtype."""
     return least_ms(architecture.work(dtype, batch, context, tokens), limits, dtype)
 
 
-def least_ms(work: Work, limits: Limits, dtype: str) -> float:
+def least_ms(work: Work, limits: DeviceLimits, dtype: str) -> float:
     """Return the milliseconds that so much work takes at least; operations of unknown speed take none."""
     return max(limits.read_ms(work.least_read_bytes), _least_compute_ms(work, limits, dtype))
 
 
-def bound_ms(work: Work, limits: Limits, dtype: str) -> float:
+def bound_ms(work: Work, limits: DeviceLimits, dtype: str) -> float:
     """Return the same where tokens spread evenly over experts, which more of them touch more of."""
     return max(limits.read_ms(work.read_bytes), _least_compute_ms(work, limits, dtype))
 
 
-def _least_compute_ms(work: Work, limits: Limits, dtype: str) -> float:
+def _least_compute_ms(work: Work, limits: DeviceLimits, dtype: str) -> float:
     """Return the milliseconds of what no mask spares: a tree's node may see little more than the context."""
     return limits.matmul_ms(work, dtype) + limits.compute_ms(work.context_flops, dtype)
 
 
 def bound_surface(
-    architecture: Architecture, limits: Limits, key: SurfaceKey, shapes: Sequence[Shape]
+    architecture: Architecture, limits: DeviceLimits, key: SurfaceKey, shapes: Sequence[Shape]
 ) -> LatencySurface:
     """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure.
 
@@ -74,7 +76,7 @@ def shape_of(cell: Measurement) -> Shape:
     return cell.batch, cell.context_tokens, cell.tokens
 
 
-def cell_of(shape: Shape, ms: float, architecture: Architecture, limits: Limits, dtype: str) -> Measurement:
+def cell_of(shape: Shape, ms: float, architecture: Architecture, limits: DeviceLimits, dtype: str) -> Measurement:
     """Return a computed cell; a failure where the shape does not fit into memory or no known speed bounds it."""
     batch, context, tokens = shape
     needed = architecture.weight_bytes(dtype) + batch * (context + tokens) * architecture.kv_bytes_per_token(dtype)

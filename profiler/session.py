@@ -17,7 +17,7 @@ from .records.pooling import LONG_MS
 from .records.role import CAPTURED
 from .records.visit import Visit
 from .repeats import Repeats, repeats_of
-from .tally import Cell, Tally
+from .tally import SurfaceCell, Tally
 
 
 class PreparedCalls:
@@ -29,15 +29,15 @@ class PreparedCalls:
 
     def __init__(self, runners: Sequence[ShapeRunner], most: int) -> None:
         self._runners, self._most = runners, most
-        self._calls: dict[Cell, Call] = {}
+        self._calls: dict[SurfaceCell, Call] = {}
         self._last_model = ""  # ModelIdentity.key of the cell used last
         self._is_warm = False  # whether the cell used last finds its own model's weights in the caches
         self._short_runs, self._cooling_ms = 0, 0.0
 
-    def __contains__(self, cell: Cell) -> bool:
+    def __contains__(self, cell: SurfaceCell) -> bool:
         return cell in self._calls
 
-    def use(self, cell: Cell) -> Call:
+    def use(self, cell: SurfaceCell) -> Call:
         """Return the call of a cell, prepared if it is not, to be run next; raises what `prepare` does."""
         runner, is_new = self._runners[cell.surface], cell not in self._calls
         call = runner.prepare(*cell.shape) if is_new else self._calls.pop(cell)
@@ -48,7 +48,7 @@ class PreparedCalls:
         self._last_model = runner.identity
         return call
 
-    def tried(self, cell: Cell, timed: Callable[[], float]) -> float:
+    def tried(self, cell: SurfaceCell, timed: Callable[[], float]) -> float:
         """Return a cell call's timing; a failed one is tried again without the others, which hold memory."""
         try:
             return timed()
@@ -61,7 +61,7 @@ class PreparedCalls:
             self._calls.clear()
         return timed()
 
-    def drop(self, cell: Cell) -> None:
+    def drop(self, cell: SurfaceCell) -> None:
         """Forget the call of a cell, if there is one."""
         self._calls.pop(cell, None)
 
@@ -83,7 +83,7 @@ class PreparedCalls:
         """What `cool` took on average, 0 before it was called."""
         return self._cooling_ms / max(self._short_runs, 1)
 
-    def _shortest_of_target(self) -> Cell | None:
+    def _shortest_of_target(self) -> SurfaceCell | None:
         targets = [cell for cell in self._calls if self._runners[cell.surface].role == "verify"]
         return min(targets, key=lambda cell: math.inf if math.isnan(cell.ms) else cell.ms, default=None)
 
@@ -97,7 +97,7 @@ LONGEST_WARM_UP = 0.05  # share of a sitting, over all sentinels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class TimingSettings:
     """How a session is run, whatever its budget."""
 
     warmup_calls: int = 2  # before a cell's first timed call
@@ -117,19 +117,19 @@ class Session:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class TimingSession:
     """A session on its way: `sit` times one sitting of it, each call in the sink before the next."""
 
     runners: list[ShapeRunner]
     design: Design
-    settings: Session
+    settings: TimingSettings
     clock: Clock
     calls: PreparedCalls
     sink: MeasurementSink
     budget_s: float
     progress: Progress | None
     tally: Tally = field(default_factory=Tally)
-    first: list[Cell] = field(default_factory=list)  # without which a surface has holes
+    first: list[SurfaceCell] = field(default_factory=list)  # without which a surface has holes
     begun: set[int] = field(default_factory=set)  # surfaces of which something has run
     ordinal: int = 0
     round: int = 0
@@ -168,7 +168,7 @@ class Run:
             except Exception:  # the cell's first visit meets it again and keeps it as the cell's failure
                 self.calls.drop(cell)
 
-    def _warm_until_stable(self, cell: Cell, longest_s: float) -> None:
+    def _warm_until_stable(self, cell: SurfaceCell, longest_s: float) -> None:
         call, clock = self._ready(cell), self._clock(cell.surface)
         begun_s, last = self.clock.now_s(), 0.0
         while self.clock.now_s() - begun_s < longest_s:
@@ -196,10 +196,10 @@ class Run:
         self._require_some_ran()
         return True
 
-    def _sentinels(self) -> list[Cell]:
+    def _sentinels(self) -> list[SurfaceCell]:
         return [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
 
-    def _visit(self, cell: Cell) -> None:
+    def _visit(self, cell: SurfaceCell) -> None:
         ms, failure = None, None
         try:
             ms = self.calls.tried(cell, partial(self._timed_ms, cell))
@@ -226,7 +226,7 @@ class Run:
         if self.progress is not None:
             self.progress(min(1.0, self._spent_s() / self.budget_s))
 
-    def _timed_ms(self, cell: Cell) -> float:
+    def _timed_ms(self, cell: SurfaceCell) -> float:
         is_new, known_ms = cell not in self.calls, cell.ms
         call, clock, repeats = self._ready(cell), self._clock(cell.surface), self._repeats(cell.surface)
         for _ in range(self.settings.warmup_calls if is_new else 0):
@@ -237,7 +237,7 @@ class Run:
             self.calls.cool()
         return repeats.time_ms(call, clock, known_ms)
 
-    def _ready(self, cell: Cell) -> Call:
+    def _ready(self, cell: SurfaceCell) -> Call:
         """Return the call of a cell; a surface's first one, and each captured one, has run."""
         is_captured = cell not in self.calls and self.runners[cell.surface].regime == CAPTURED
         begun_s, call = self.clock.now_s(), self.calls.use(cell)

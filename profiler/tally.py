@@ -21,7 +21,7 @@ FIRST_NOISE = 0.05  # relative scatter of a call, taken until enough were made
 
 
 @dataclass(slots=True, eq=False)
-class Cell:
+class SurfaceCell:
     """One shape of one surface while it is measured."""
 
     number: int
@@ -44,18 +44,18 @@ class Tally:
     """All cells of a session by surface and shape."""
 
     def __init__(self) -> None:
-        self.cells: list[Cell] = []
+        self.cells: list[SurfaceCell] = []
         self.drift = Drift(slowness=np.ones(0), is_disturbed=np.zeros(0, dtype=np.bool_), window=0)
-        self._known: dict[tuple[int, Shape], Cell] = {}
+        self._known: dict[tuple[int, Shape], SurfaceCell] = {}
         self._noise: dict[int, float] = {}
         self._places: dict[int, int] = {}  # ordinal of a visit -> its place in the drift
         self._windows_chosen_at = 0  # calls there were when the drift's window was last chosen
 
-    def cell(self, surface: int, shape: Shape, purpose: Purpose = "design") -> Cell:
+    def cell(self, surface: int, shape: Shape, purpose: Purpose = "design") -> SurfaceCell:
         """Return the cell of a shape; a new one where there was none."""
         known = self._known.get((surface, shape))
         if known is None:
-            known = Cell(number=len(self.cells), surface=surface, shape=shape, purpose=purpose)
+            known = SurfaceCell(number=len(self.cells), surface=surface, shape=shape, purpose=purpose)
             self.cells.append(known)
             self._known[surface, shape] = known
         return known
@@ -64,7 +64,7 @@ class Tally:
         """Whether a shape is among the cells."""
         return (surface, shape) in self._known
 
-    def of_surface(self, surface: int) -> list[Cell]:
+    def of_surface(self, surface: int) -> list[SurfaceCell]:
         """Return the cells of one surface, in the order they were added."""
         return [cell for cell in self.cells if cell.surface == surface]
 
@@ -113,7 +113,7 @@ class Tally:
         """Return the relative standard deviation of one timed call of a surface, drift taken out."""
         return self._noise.get(surface, FIRST_NOISE)
 
-    def error(self, cell: Cell, more: int = 0) -> float:
+    def error(self, cell: SurfaceCell, more: int = 0) -> float:
         """Return the relative standard error of a cell's median with `more` further calls; inf without calls."""
         if not cell.timed + more:
             return math.inf
@@ -132,7 +132,7 @@ class Tally:
         found = (self._measurement(cell) for cell in self.of_surface(surface) if cell.failure or cell.visits)
         return tuple(sorted(found, key=lambda cell: (cell.batch, cell.context_tokens, cell.tokens)))
 
-    def _measurement(self, cell: Cell) -> Measurement:
+    def _measurement(self, cell: SurfaceCell) -> Measurement:
         batch, context, tokens = cell.shape
         places = [] if cell.failure else [self._places[visit.ordinal] for visit in cell.visits]
         return Measurement(
@@ -156,7 +156,7 @@ class Tally:
     def _pool(self, numbers: Ints) -> Pool | None:
         """Return how cells of a surface better each other's costs; held-out ones keep their own and lend none."""
         calls, parts = np.bincount(numbers), []
-        timed: dict[int, list[Cell]] = {}
+        timed: dict[int, list[SurfaceCell]] = {}
         for cell in self.cells:
             if cell.visits and cell.purpose != HELD_OUT:
                 timed.setdefault(cell.surface, []).append(cell)

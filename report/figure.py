@@ -45,7 +45,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LineSeries:
     """Marks that belong together and the strokes through them; drawn in one colour."""
 
     label: str  # stands at the right end of the last stroke
@@ -70,7 +70,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ReferenceLine:
     """A height that the marks are to be compared with."""
 
     y: float
@@ -84,9 +84,9 @@ class Panel:
     title: str
     x: Axis
     y: Axis
-    lines: tuple[Line, ...]
+    lines: tuple[LineSeries, ...]
     label_title: str = ""  # what the labels of the lines are numbers of
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ReferenceLine, ...] = ()
     strip_title: str = ""  # why the marks above the plot have no height
     notes: tuple[Note, ...] = ()
     starts_row: bool = False  # whether it stands below the panels before it, not beside them

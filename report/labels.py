@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .figure import Line, Panel
+from .figure import LineSeries, Panel
 
 LEAST_MOVE = 0.015  # of a plot's height: a label nearer to the end of its line is not led to
 SAME_COLUMN = 0.1  # of a plot's width: labels of lines that end so near to each other could meet
@@ -15,7 +15,7 @@ SAME_COLUMN = 0.1  # of a plot's width: labels of lines that end so near to each
 class EndLabel:
     """Where a line and its label end; shares of the plot's width and height, from the lower left."""
 
-    line: Line
+    line: LineSeries
     x: float  # of the label
     end_x: float
     end: float
@@ -29,7 +29,7 @@ def end_labels(panel: Panel, gap: float) -> Iterator[EndLabel]:
     Short labels stay near their ends; long ones share a column behind the last. `gap` is a share of the height.
     """
     reach = 1.0 if panel.has_long_labels else SAME_COLUMN
-    column: list[tuple[float, float, Line]] = []
+    column: list[tuple[float, float, LineSeries]] = []
     for end in sorted(_ends(panel), key=lambda end: end[:2]):
         if column and end[0] > column[0][0] + reach:
             yield from _labelled(column, gap)
@@ -38,7 +38,7 @@ def end_labels(panel: Panel, gap: float) -> Iterator[EndLabel]:
     yield from _labelled(column, gap)
 
 
-def _ends(panel: Panel) -> Iterator[tuple[float, float, Line]]:
+def _ends(panel: Panel) -> Iterator[tuple[float, float, LineSeries]]:
     """Yield where each line with a label ends, as shares of the plot's width and height, and the line."""
     for line in panel.lines:
         if line.label and line.strokes:
@@ -46,7 +46,7 @@ def _ends(panel: Panel) -> Iterator[tuple[float, float, Line]]:
             yield panel.x.place(x), panel.y.place(y), line
 
 
-def _labelled(column: Sequence[tuple[float, float, Line]], gap: float) -> Iterator[EndLabel]:
+def _labelled(column: Sequence[tuple[float, float, LineSeries]], gap: float) -> Iterator[EndLabel]:
     x = max((x for x, _, _ in column), default=0.0)
     heights = spread_labels([end for _, end, _ in column], gap, 0.0, 1.0)
     has_moved = any(abs(height - end) > LEAST_MOVE for (_, end, _), height in zip(column, heights, strict=True))

@@ -14,7 +14,7 @@ from .site.frame import Frame, document, file_policy
 from .site.grid import values
 from .site.links import FileLinks
 from .site.markup import joined, tag
-from .site.page import Page, head, note
+from .site.page import SitePage, head, note
 
 
 def require_picture(path: Path) -> None:
@@ -49,7 +49,7 @@ def html_page(figure: Figure) -> str:
         values(figure.grid, "Values", TABLE),
     )
     frame = Frame(links=FileLinks(names=frozenset()), place="", policy=file_policy(), is_bare=True)
-    return document(frame, [Page(name=NAME, title=figure.title, body=body)], title=figure.title, current=NAME)
+    return document(frame, [SitePage(name=NAME, title=figure.title, body=body)], title=figure.title, current=NAME)
 
 
 def _rows(panels: Iterable[Panel]) -> list[list[Panel]]:

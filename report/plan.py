@@ -10,7 +10,7 @@ from ..planner.plans.plan import Plan, PlanCell
 from ..planner.reasons.facts import heading
 from ..planner.strategies.naming import name_by, name_of
 from .axis import Axis, axis_of_doublings, axis_of_times, number
-from .figure import Figure, Grid, Line, Mark, Panel, Stroke, Symbol
+from .figure import Figure, Grid, LineSeries, Mark, Panel, Stroke, Symbol
 from .tree import DrawnTrees, drawn_trees, tree_panel, tree_rows
 
 PLAN, RUNNER_UP, PLAIN = "the plan", "runner-up", "plain decoding"
@@ -19,7 +19,7 @@ COLUMNS = ("batch", "context", "what", "policy", "drafter", "tokens/s", "x plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class CellSpeed:
     """One speed in one cell: the plan's, or that of something beside it."""
 
     cell: PlanCell
@@ -56,20 +56,20 @@ def plan_figure(plan: Plan) -> Figure:
     )
 
 
-def _all(plan: Plan) -> Iterator[Said]:
+def _all(plan: Plan) -> Iterator[CellSpeed]:
     for cell in plan.cells:
         promise = cell.prediction
-        yield Said(
+        yield CellSpeed(
             cell=cell, what=PLAN, policy=cell.policy.code, drafter=cell.drafter, tokens_per_s=promise.tokens_per_s
         )
         if cell.runner_up is not None:
             other = cell.runner_up
-            yield Said(
+            yield CellSpeed(
                 cell=cell, what=RUNNER_UP, policy=other.label, drafter=other.drafter, tokens_per_s=other.tokens_per_s
             )
         for each in cell.published:
             if each.tokens_per_s is not None:
-                yield Said(
+                yield CellSpeed(
                     cell=cell, what=each.name, policy=each.name, drafter=each.drafter, tokens_per_s=each.tokens_per_s
                 )
 
@@ -84,7 +84,7 @@ def _speedup_panels(plan: Plan) -> Iterator[Panel]:
         yield Panel(title=f"context {context:,}", x=x, y=y, lines=tuple(_lines(here, x)))
 
 
-def _lines(here: Sequence[Said], x: Axis) -> Iterator[Line]:
+def _lines(here: Sequence[CellSpeed], x: Axis) -> Iterator[LineSeries]:
     """Yield the lines of one context, the plan's last, so that it lies on top."""
     batches = sorted({said.cell.batch for said in here})
     published = list(_published(here))
@@ -92,14 +92,14 @@ def _lines(here: Sequence[Said], x: Axis) -> Iterator[Line]:
         shade = MOST_SHADE * place / max(len(published) - 1, 1)
         strokes = tuple(_strokes(group.said, batches))
         marks = tuple(_mark(said, size=0.75) for said in group.said)
-        yield Line(label=group.label, shade=shade, marks=marks, strokes=strokes, weight=0.65)
+        yield LineSeries(label=group.label, shade=shade, marks=marks, strokes=strokes, weight=0.65)
     edges = ((batches[0], 1.0), (batches[-1], 1.0))
-    yield Line(label=PLAIN, shade=None, marks=(), strokes=(edges,), weight=0.6, is_dashed=True)
+    yield LineSeries(label=PLAIN, shade=None, marks=(), strokes=(edges,), weight=0.6, is_dashed=True)
     for what, size, weight in ((RUNNER_UP, 0.75, 0.65), (PLAN, 1.3, 1.5)):
         own = sorted((said for said in here if said.what == what), key=lambda said: said.cell.batch)
         if own:
             marks = tuple(_mark(said, size=size) for said in own)
-            yield Line(label=what, shade=None, marks=marks, strokes=tuple(_strokes(own, batches)), weight=weight)
+            yield LineSeries(label=what, shade=None, marks=marks, strokes=tuple(_strokes(own, batches)), weight=weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +107,11 @@ class _Group:
     """Published defaults that are equally fast at every batch: the same policy under several names."""
 
     label: str  # the shortest of them, and how many more
-    said: tuple[Said, ...]
+    said: tuple[CellSpeed, ...]
 
 
-def _published(here: Sequence[Said]) -> Iterator[_Group]:
-    named: dict[str, list[Said]] = {}
+def _published(here: Sequence[CellSpeed]) -> Iterator[_Group]:
+    named: dict[str, list[CellSpeed]] = {}
     for said in here:
         if said.what not in (PLAN, RUNNER_UP):
             named.setdefault(said.what, []).append(said)
@@ -123,18 +123,18 @@ def _published(here: Sequence[Said]) -> Iterator[_Group]:
         yield _Group(label=f"{name}, +{len(others)} alike" if others else name, said=tuple(alike[0]))
 
 
-def _speeds_of(own: Sequence[Said]) -> list[tuple[int, float]]:
+def _speeds_of(own: Sequence[CellSpeed]) -> list[tuple[int, float]]:
     return [(said.cell.batch, said.speedup) for said in own]
 
 
-def _strokes(own: Sequence[Said], batches: Sequence[int]) -> Iterator[Stroke]:
+def _strokes(own: Sequence[CellSpeed], batches: Sequence[int]) -> Iterator[Stroke]:
     speeds = {said.cell.batch: said.speedup for said in own}
     for is_known, part in groupby(batches, key=lambda batch: batch in speeds):
         if is_known:
             yield tuple((batch, speeds[batch]) for batch in part)
 
 
-def _mark(said: Said, size: float) -> Mark:
+def _mark(said: CellSpeed, size: float) -> Mark:
     cell, name = said.cell, said.name
     interval = (cell.prediction.speedup_low, cell.prediction.speedup_high) if said.what == PLAN else (None, None)
     what = f"{said.what}: {name}" if said.what in (PLAN, RUNNER_UP) else name
@@ -149,7 +149,7 @@ def _mark(said: Said, size: float) -> Mark:
     )
 
 
-def _speeds(said: Said) -> Iterator[str]:
+def _speeds(said: CellSpeed) -> Iterator[str]:
     yield f"{said.tokens_per_s:,.1f} tokens/s, {said.speedup:.2f} times plain decoding"
     promise = said.cell.prediction
     if said.what == PLAN:
@@ -158,7 +158,7 @@ def _speeds(said: Said) -> Iterator[str]:
         yield f"{said.tokens_per_s / promise.tokens_per_s:.2f} of the plan's speed"
 
 
-def _row(said: Said) -> tuple[str, ...]:
+def _row(said: CellSpeed) -> tuple[str, ...]:
     promise = said.cell.prediction
     interval = (f"{promise.speedup_low:.2f}", f"{promise.speedup_high:.2f}") if said.what == PLAN else ("", "")
     place = (f"{said.cell.batch:,}", f"{said.cell.context:,}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .figure import Figure, Kind, Line, Mark, Panel, Side, Symbol
+from .figure import Figure, Kind, LineSeries, Mark, Panel, Side, Symbol
 from .labels import end_labels
 from .palette import LIGHT
 
@@ -122,7 +122,7 @@ def _draw(axes: Axes, panel: Panel, plot: _Plot) -> None:
     _write_notes(axes, panel, plot)
 
 
-def _draw_line(axes: Axes, panel: Panel, line: Line) -> None:
+def _draw_line(axes: Axes, panel: Panel, line: LineSeries) -> None:
     colour, dashes = LIGHT.shade(line.shade), (0, (3.0, 2.4)) if line.is_dashed else "solid"
     for dot in line.dots:
         axes.plot([dot.x], [dot.y], **_style("node", colour, dot.size))

@@ -14,7 +14,7 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.role import Origin
 from ..profiler.records.surface import HeldOut, LatencySurface
 from .axis import Axis, axis_of_counts, axis_of_errors, axis_of_times, other_counts, significant, spans_much
-from .figure import Figure, Grid, Kind, Line, Mark, Panel, Rule, Stroke, Symbol
+from .figure import Figure, Grid, Kind, LineSeries, Mark, Panel, ReferenceLine, Stroke, Symbol
 
 COLUMNS = ("batch", "context", "tokens", "median ms", "± ms", "repeats", "purpose", "surface ms", "off by", "failure")
 
@@ -133,7 +133,7 @@ def _batch_panels(surface: LatencySurface) -> Iterator[Panel]:
         )
 
 
-def _heights(lines: Iterable[Line]) -> Iterator[float]:
+def _heights(lines: Iterable[LineSeries]) -> Iterator[float]:
     for line in lines:
         yield from (end for mark in line.marks for end in (mark.low, mark.high) if end is not None)
         yield from (ms for stroke in line.strokes for _, ms in stroke)
@@ -144,16 +144,18 @@ def _error_panels(surface: LatencySurface, said: Said) -> Iterator[Panel]:
     if not cells:
         return
     marks = tuple(error_mark(cell, said.get(cell)) for cell in cells)
-    line = Line(label="", shade=None, marks=marks)
+    line = LineSeries(label="", shade=None, marks=marks)
     errors = [100.0 * each.error for each in said.values()]
     most = [float(np.quantile(errors, WORST))] if errors else []
-    band = [Rule(y=sign * error, label=f"{WORST:.0%}" if sign > 0 else "") for error in most for sign in (1, -1)]
+    band = [
+        ReferenceLine(y=sign * error, label=f"{WORST:.0%}" if sign > 0 else "") for error in most for sign in (1, -1)
+    ]
     yield Panel(
         title="held-out cells of all batches",
         x=_tokens_axis(surface),
         y=axis_of_errors("error of the surface", _heights([line])),
         lines=(line,),
-        rules=(Rule(y=0.0, label="exact"), *band),
+        rules=(ReferenceLine(y=0.0, label="exact"), *band),
         strip_title="beyond",
     )
 
@@ -162,14 +164,14 @@ def _tokens_axis(surface: LatencySurface) -> Axis:
     return axis_of_counts("tokens per sequence", [cell.tokens for cell in surface.measurements])
 
 
-def _context_lines(surface: LatencySurface, batch: int, shades: Mapping[int, float]) -> Iterator[Line]:
+def _context_lines(surface: LatencySurface, batch: int, shades: Mapping[int, float]) -> Iterator[LineSeries]:
     for context, shade in shades.items():
         cells = [cell for cell in surface.measurements if (cell.batch, cell.context_tokens) == (batch, context)]
         marks = tuple(cell_mark(cell) for cell in cells if cell.purpose != "held-out")
         if marks:
             strokes = tuple(_strokes(surface, batch, context))
             padded = tuple(_padded(surface, batch, context))
-            yield Line(label=f"{context:,}", shade=shade, marks=marks, strokes=strokes, padded=padded)
+            yield LineSeries(label=f"{context:,}", shade=shade, marks=marks, strokes=strokes, padded=padded)
 
 
 def _strokes(surface: LatencySurface, batch: int, context: int) -> Iterator[Stroke]:

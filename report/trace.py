@@ -12,7 +12,7 @@ from ..planner.kernels.arrays import Ints
 from ..profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from ..profiler.scored_nodes import path_steps
 from .axis import axis_of_shares, axis_of_steps
-from .figure import Figure, Grid, Line, Mark, Panel
+from .figure import Figure, Grid, LineSeries, Mark, Panel
 
 FEWEST = 20  # positions; a depth with fewer is left out, unless it is the first
 FEWEST_PROMPTS = 0.5  # share of the prompts; where fewer reach a depth, it tells of those prompts alone
@@ -21,7 +21,7 @@ COLUMNS = ("depth", "choices", "share", "from", "to", "positions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LabelledShare:
     """One share, and which choices it is the share of."""
 
     depth: int  # of the drafted token; 1 follows the committed text
@@ -60,18 +60,18 @@ def _widths(children: int) -> list[int]:
     return doublings if children < 1.5 * doublings[-1] else [*doublings, children]
 
 
-def _first_choices(found: Hits, width: int, depths: int, aside: float) -> list[Told]:
+def _first_choices(found: Hits, width: int, depths: int, aside: float) -> list[LabelledShare]:
     words = "first choice" if width == 1 else f"first {width} choices"
     return [_told(found, depth, slice(0, width), words, x=depth + aside) for depth in range(1, depths + 1)]
 
 
-def _told(found: Hits, depth: int, ranks: slice, choices: str, *, x: float) -> Told:
+def _told(found: Hits, depth: int, ranks: slice, choices: str, *, x: float) -> LabelledShare:
     hits = found.hits[:, depth - 1, ranks].sum(axis=1)
     share = share_of(hits, found.positions[:, depth - 1], np.random.default_rng(0))
-    return Told(depth=depth, choices=choices, x=x, share=share)
+    return LabelledShare(depth=depth, choices=choices, x=x, share=share)
 
 
-def _depth_panel(widths: Sequence[int], by_depth: Sequence[list[Told]]) -> Panel:
+def _depth_panel(widths: Sequence[int], by_depth: Sequence[list[LabelledShare]]) -> Panel:
     lines = [
         _line(f"{width}", place / max(len(widths) - 1, 1), shares)
         for place, (width, shares) in enumerate(zip(widths, by_depth, strict=True))
@@ -85,7 +85,7 @@ def _depth_panel(widths: Sequence[int], by_depth: Sequence[list[Told]]) -> Panel
     )
 
 
-def _rank_panel(by_rank: Sequence[Told]) -> Panel:
+def _rank_panel(by_rank: Sequence[LabelledShare]) -> Panel:
     return Panel(
         title="by rank, at depth 1",
         x=axis_of_steps("rank, 1 is the drafter's first choice", 1, len(by_rank)),
@@ -94,12 +94,12 @@ def _rank_panel(by_rank: Sequence[Told]) -> Panel:
     )
 
 
-def _line(label: str, shade: float, shares: Sequence[Told], *, is_joined: bool = True) -> Line:
+def _line(label: str, shade: float, shares: Sequence[LabelledShare], *, is_joined: bool = True) -> LineSeries:
     stroke = tuple((told.x, 100.0 * told.share.value) for told in shares)
-    return Line(label=label, shade=shade, marks=tuple(map(_mark, shares)), strokes=(stroke,) if is_joined else ())
+    return LineSeries(label=label, shade=shade, marks=tuple(map(_mark, shares)), strokes=(stroke,) if is_joined else ())
 
 
-def _mark(told: Told) -> Mark:
+def _mark(told: LabelledShare) -> Mark:
     share = told.share
     interval = f"{share.value:.1%}, {share.low:.1%} to {share.high:.1%}"
     return Mark(
@@ -112,7 +112,7 @@ def _mark(told: Told) -> Mark:
     )
 
 
-def _row(told: Told) -> tuple[str, ...]:
+def _row(told: LabelledShare) -> tuple[str, ...]:
     share = told.share
     shares = (f"{value:.1%}" for value in (share.value, share.low, share.high))
     return (f"{told.depth}", told.choices, *shares, f"{share.positions:,}")

@@ -10,7 +10,7 @@ from ..planner.plans.plan import Plan, PlanCell
 from ..planner.records.tree import TokenTree
 from ..planner.strategies.naming import name_of
 from .axis import Axis, axis_of_steps
-from .figure import Dot, Line, Mark, Note, Panel, Side
+from .figure import Dot, LineSeries, Mark, Note, Panel, Side
 
 Span = tuple[float, float]
 
@@ -76,7 +76,9 @@ def _is_same(one: PlanCell, other: PlanCell) -> bool:
     return one.policy == other.policy and one.drafter == other.drafter
 
 
-def _panel(tree: DrawnTree, what: str, depth: int, y: Span, lines: Sequence[Line], notes: Iterable[Note]) -> Panel:
+def _panel(
+    tree: DrawnTree, what: str, depth: int, y: Span, lines: Sequence[LineSeries], notes: Iterable[Note]
+) -> Panel:
     return Panel(
         title=name_of(tree.cell.policy.code, tree.cell.drafter),
         x=axis_of_steps("depth", 0, depth),
@@ -92,9 +94,9 @@ def _where(places: Sequence[tuple[int, int]]) -> str:
     return f"batch {batch:,}, context {context:,}{more}"
 
 
-def _root(y: float = 0.0) -> Line:
+def _root(y: float = 0.0) -> LineSeries:
     mark = Mark(kind="node", x=0, y=y, size=1.5, text="the last token of the text so far")
-    return Line(label="", shade=None, marks=(mark,))
+    return LineSeries(label="", shade=None, marks=(mark,))
 
 
 # --- one tree for every round
@@ -130,7 +132,7 @@ def _rows_of(tree: TokenTree) -> list[int]:
     return rows
 
 
-def _branch(tree: TokenTree, node: int, rows: Sequence[int], share: float | None) -> Line:
+def _branch(tree: TokenTree, node: int, rows: Sequence[int], share: float | None) -> LineSeries:
     depth, parent = tree.depths[node], tree.parents[node]
     heavy = 0.5 if share is None else share
     said = "" if share is None else f"\ntaken in {share:.1%} of rounds"
@@ -139,7 +141,7 @@ def _branch(tree: TokenTree, node: int, rows: Sequence[int], share: float | None
         kind="node", x=depth, y=-rows[node], size=0.6 + 0.8 * math.sqrt(heavy), text=f"depth {depth}, {rank}{said}"
     )
     stroke = ((depth - 1, -rows[parent]), (depth, -rows[node]))
-    return Line(label="", shade=heavy, marks=(mark,), strokes=(stroke,), weight=0.4 + 2.2 * heavy)
+    return LineSeries(label="", shade=heavy, marks=(mark,), strokes=(stroke,), weight=0.4 + 2.2 * heavy)
 
 
 def _shares(tree: TokenTree, rows: Sequence[int], taken: Sequence[float], per_row: float) -> Iterator[Note]:
@@ -177,26 +179,26 @@ def _levels(verified: Sequence[float], reached: Sequence[float]) -> Iterator[tup
     yield from every[: max(len(kept) - kept[::-1].index(True), 1) if True in kept else 1]
 
 
-def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> Line:
+def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> LineSeries:
     size = min(0.36 * per_node / DOT, 1.0)
     dots = []
     for depth, (verified, _) in enumerate(levels, start=1):
         for index in range(math.ceil(verified)):
             part = min(verified - index, 1.0)
             dots.append(Dot(x=depth, y=_place(index), size=size * max(math.sqrt(part), LEAST_PART)))
-    return Line(label="", shade=0.0, marks=(), dots=tuple(dots))
+    return LineSeries(label="", shade=0.0, marks=(), dots=tuple(dots))
 
 
 def _place(index: int) -> float:
     return (index + 1) // 2 * (1.0 if index % 2 else -1.0)
 
 
-def _spine(levels: Sequence[tuple[float, float]]) -> Iterator[Line]:
+def _spine(levels: Sequence[tuple[float, float]]) -> Iterator[LineSeries]:
     for depth, (verified, reached) in enumerate(levels, start=1):
         about = f"depth {depth}\n{verified:.2f} tokens verified on average\ntaken in {reached:.1%} of rounds"
         mark = Mark(kind="node", x=depth, y=0.0, size=0.7 + 1.1 * math.sqrt(reached), text=about)
         stroke = ((depth - 1, 0.0), (depth, 0.0))
-        yield Line(label="", shade=reached, marks=(mark,), strokes=(stroke,), weight=0.4 + 3.2 * reached)
+        yield LineSeries(label="", shade=reached, marks=(mark,), strokes=(stroke,), weight=0.4 + 3.2 * reached)
 
 
 def _numbers(levels: Sequence[tuple[float, float]], span: Span) -> Iterator[Note]:

@@ -23,7 +23,7 @@ from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan
 from ..profiler.catalogue import Catalogued, catalogued
 from ..profiler.records.device import Device
-from ..profiler.records.limits import Limits
+from ..profiler.records.limits import DeviceLimits
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
 from .reason import told
@@ -225,7 +225,7 @@ def catalogued_as(device: Device) -> Catalogued | None:
     return found if is_whole and found.device.name == device.name else None
 
 
-def _are_close(one: Limits, other: Limits, dtype: str) -> bool:
+def _are_close(one: DeviceLimits, other: DeviceLimits, dtype: str) -> bool:
     arithmetic = [dict(limits.flops_per_s).get(dtype, 0.0) for limits in (one, other)]
     bandwidths = [limits.reads[0].bytes_per_s for limits in (one, other)]
     return all(0.0 < max(pair) <= NEAR * min(pair) for pair in (arithmetic, bandwidths))

@@ -22,7 +22,7 @@ from .documents import document_of
 from .gate import RequestGate
 from .planning import Planning
 from .problem import ProblemError
-from .settings import Settings
+from .settings import ServiceSettings
 from .state import Service
 
 PATIENCE_S = 2.0  # for a database that is away; then the client is told, and is patient itself
@@ -41,13 +41,13 @@ ROUTERS = (
 ABOUT = "Measurements, plans and what becomes of them. Writes take an Idempotency-Key; errors are problem+json."
 
 
-def create_app(store: str | SqlStore | None = None, settings: Settings | None = None) -> FastAPI:
+def create_app(store: str | SqlStore | None = None, settings: ServiceSettings | None = None) -> FastAPI:
     """Return the application of a store, which it opens and closes where `store` is a URL.
 
     StoreError: the store cannot be opened. RequestError: it is a service itself.
     """
     opened = store if isinstance(store, SqlStore) else _opened(store)
-    allowed = settings or Settings()
+    allowed = settings or ServiceSettings()
     opened.patience_s = min(opened.patience_s, PATIENCE_S)
     opened.outlast_power_cuts()
     planning = Planning(opened, allowed.workers)

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from ..errors import SpectuneError
 from ..profiler.records.wire import from_json
 from .problem import ProblemError, invalid
-from .settings import Settings
+from .settings import ServiceSettings
 
 GZIP = 16 + zlib.MAX_WBITS
 Record = TypeVar("Record")
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
+async def read_body(request: Request, settings: ServiceSettings) -> bytes:
     """Return the whole body, unpacked; ProblemError: 413 too large, 415 unknown packing, 408 too slow, 422 damaged."""
     packing = request.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):
@@ -61,7 +61,7 @@ def record_of(kind: type[Record], body: bytes) -> Record:
 
 
 class _Gunzip:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self._settings, self._stream = settings, zlib.decompressobj(GZIP)
 
     def __call__(self, chunk: bytes, room: int) -> bytes:
@@ -80,7 +80,7 @@ class _Gunzip:
             raise invalid("the gzip body is cut off; send it whole")
 
 
-def _too_large(settings: Settings) -> ProblemError:
+def _too_large(settings: ServiceSettings) -> ProblemError:
     told = (
         f"this body has at most {settings.body_bytes} bytes, unpacked; "
         "send less, or a large record as an upload (POST /v1/uploads)"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from ..runtime.watch.prometheus import Family, Labels, exposition
+from ..runtime.watch.prometheus import Labels, MetricFamily, exposition
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0)
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,20 +33,20 @@ class Metrics:
         """Return all metrics, and gauges of the moment by name."""
         return exposition(self._families(gauges)) + "".join(f"{line}\n" for line in self._histogram())
 
-    def _families(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> list[Family]:
+    def _families(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> list[MetricFamily]:
         answers = [
             ({"method": method, "route": route, "status": str(status)}, float(count))
             for (method, route, status), count in sorted(self._answers.items())
         ]
         about = "Requests that were answered."
-        families = [Family(name="spectune_http_requests_total", kind="counter", about=about, samples=answers)]
+        families = [MetricFamily(name="spectune_http_requests_total", kind="counter", about=about, samples=answers)]
         for name, count in sorted(self.events.items()):
             words = f"{name.replace('_', ' ').capitalize()}."
             samples: list[tuple[Labels, float]] = [({}, float(count))]
-            families.append(Family(name=f"spectune_{name}_total", kind="counter", about=words, samples=samples))
+            families.append(MetricFamily(name=f"spectune_{name}_total", kind="counter", about=words, samples=samples))
         for name, values in sorted(gauges.items()):
             words = f"{name.replace('_', ' ').capitalize()}."
-            families.append(Family(name=f"spectune_{name}", kind="gauge", about=words, samples=values))
+            families.append(MetricFamily(name=f"spectune_{name}", kind="gauge", about=words, samples=values))
         return families
 
     def _histogram(self) -> list[str]:

@@ -19,7 +19,7 @@ from ..report.site.frame import Frame, document
 from ..report.site.jobs import jobs_page
 from ..report.site.links import SiteLinks, device_page
 from ..report.site.overview import overview_page
-from ..report.site.page import Page
+from ..report.site.page import SitePage
 from ..report.site.plan import plan_page_of
 from ..report.site.plans import plans_page
 from ..report.site.refusal import refusal_page
@@ -42,28 +42,28 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-Maker = Callable[[Contents], Page]
+Maker = Callable[[Contents], SitePage]
 
 
-def _difference(contents: Contents, older: str, newer: str) -> Page:
+def _difference(contents: Contents, older: str, newer: str) -> SitePage:
     return difference_page_of(contents, LINKS, contents.row(_number(older)), contents.row(_number(newer)))
 
 
-def _device(contents: Contents, name: str) -> Page:
+def _device(contents: Contents, name: str) -> SitePage:
     for fingerprint, device in contents.devices.items():
         if device_page(fingerprint) == f"devices/{name}":
             return device_page_of(contents, LINKS, device)
     raise NoPageError(f"there is no device {name[:64]!r}; all are listed in the overview")
 
 
-def _surface(contents: Contents, slug: str) -> Page:
+def _surface(contents: Contents, slug: str) -> SitePage:
     for entry in contents.surfaces:
         if entry.slug == slug:
             return surface_page_of(contents, LINKS, entry)
     raise NoPageError(f"there is no surface {slug[:64]!r}; all are listed with their devices")
 
 
-def _trace(contents: Contents, number: str) -> Page:
+def _trace(contents: Contents, number: str) -> SitePage:
     wanted = _number(number)
     for row in contents.traces:
         if row.id == wanted:
@@ -71,7 +71,7 @@ def _trace(contents: Contents, number: str) -> Page:
     raise NoPageError(f"there is no trace {wanted}; all are listed in the overview")
 
 
-PAGES: dict[str, Callable[..., Page]] = {  # by path: makers of what the store holds and the texts in the path
+PAGES: dict[str, Callable[..., SitePage]] = {  # by path: makers of what the store holds and the texts in the path
     "/": lambda contents: overview_page(contents, LINKS),
     "/plans": lambda contents: plans_page(contents, LINKS),
     "/plans/{number}": lambda contents, number: plan_page_of(contents, LINKS, contents.row(_number(number))),
@@ -83,7 +83,7 @@ PAGES: dict[str, Callable[..., Page]] = {  # by path: makers of what the store h
 }
 
 
-def _add_page(path: str, make: Callable[..., Page]) -> None:
+def _add_page(path: str, make: Callable[..., SitePage]) -> None:
     async def show(request: Request) -> Response:
         return await _shown(request, partial(make, **request.path_params))
 
@@ -99,14 +99,14 @@ async def get_jobs(request: Request) -> Response:
     """Show the planning jobs."""
     jobs = service_of(request).jobs
 
-    def make(contents: Contents) -> Page:
+    def make(contents: Contents) -> SitePage:
         newest = jobs.newest(MOST_JOBS)
         return jobs_page(contents, LINKS, newest, older=sum(jobs.counts().values()) - len(newest))
 
     return await _shown(request, make)
 
 
-def page_response(request: Request, page: Page, status: int = 200, *, is_open: bool = False) -> HTMLResponse:
+def page_response(request: Request, page: SitePage, status: int = 200, *, is_open: bool = False) -> HTMLResponse:
     """Return a page as an answer that may run its own style and scripts, and nothing else.
 
     An `is_open` page is for anybody: it says nothing of the store, not even where it lies.

@@ -242,11 +242,11 @@ class Worker:
 
     def _plan(self, job: JobRow, jobs: Jobs, store: SqlStore) -> None:
         from ..tuning.inputs import inputs_from_store
-        from ..tuning.plan import Effort, keep_plan, solve_plan
+        from ..tuning.plan import SolveOptions, keep_plan, solve_plan
 
         request = _request_of(job)
         inputs = inputs_from_store(request, store)
-        plan = solve_plan(inputs, request, Effort(progress=self._tell))
+        plan = solve_plan(inputs, request, SolveOptions(progress=self._tell))
         with jobs.finishing(job.key, self._name) as made:
             made.plan_id = keep_plan(plan, inputs, store)
 

@@ -21,7 +21,7 @@ from ..errors import RequestError
 from .app import create_app
 from .heap import bound_heaps
 from .log import log_to_stderr, tell
-from .settings import Settings
+from .settings import ServiceSettings
 from .state import Service
 
 NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address of a name that this machine does not have, e.g. ::1
@@ -187,7 +187,7 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(store: str | None, listening: Listening, settings: Settings) -> None:
+def serve(store: str | None, listening: Listening, settings: ServiceSettings) -> None:
     """Serve a store until the process is told to end; the settings' tokens are decided here.
 
     StoreError: the store cannot be opened. RequestError: the certificate is none, another program listens there, or
@@ -214,7 +214,7 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
         service.store.close()
 
 
-def _with_access(settings: Settings, listening: Listening) -> Settings:
+def _with_access(settings: ServiceSettings, listening: Listening) -> ServiceSettings:
     if not listening.is_private:
         return replace(settings, auth="required")
     hosts = tuple({*LOOPBACK, listening.host.lower()})

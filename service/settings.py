@@ -13,7 +13,7 @@ Auth = Literal["required", "when-tokens-exist", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServiceSettings:
     """Limits of one service."""
 
     auth: Auth = "required"  # "when-tokens-exist" needs none until the store's first token is made

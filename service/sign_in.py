@@ -13,12 +13,12 @@ from .body import read_body
 from .callers import TOKEN, forgotten, kept
 from .pages import page_response
 from .problem import ProblemError
-from .settings import Settings
+from .settings import ServiceSettings
 from .state import service_of
 
 router = APIRouter(include_in_schema=False)
 
-FORM = Settings(body_bytes=4096, body_timeout_s=10.0)  # which bounds its fields, too
+FORM = ServiceSettings(body_bytes=4096, body_timeout_s=10.0)  # which bounds its fields, too
 OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9/_.%~-]{0,500}")
 WRONG = "This token is unknown, expired or revoked, or may not read."
 

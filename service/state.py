@@ -22,7 +22,7 @@ from .plan_index import PlanIndex
 from .problem import ProblemError
 from .remembered import Readiness, Remembered
 from .resolver import Resolver
-from .settings import Settings
+from .settings import ServiceSettings
 
 READERS, PAGES, RESOLVERS, FRESHENERS, WRITERS = 4, 2, 3, 2, 3  # threads; fewer than a store's 15 connections
 MOST_WAITING = 200  # for threads of one kind: who comes later is told to come again, before all wait for ever
@@ -49,7 +49,7 @@ class Turns:
 class Service:
     """One store as it is served; what is written is done to its end even where the client has gone."""
 
-    def __init__(self, store: SqlStore, settings: Settings, is_planning: Callable[[], bool]) -> None:
+    def __init__(self, store: SqlStore, settings: ServiceSettings, is_planning: Callable[[], bool]) -> None:
         """Take an open store, what is allowed, and whether a worker for jobs lives, or none is wanted."""
         self.store, self.settings, self.is_planning = store, settings, is_planning
         self.jobs, self.receipts = Jobs(store), IdempotencyStore(store)

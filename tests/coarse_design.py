@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from spectune.profiler.design import AdaptiveDesign, VisitMs
-from spectune.profiler.tally import Cell, Tally
+from spectune.profiler.tally import SurfaceCell, Tally
 
 CALLS = 3  # of each shape; as many rounds are timed in a turn
 TURNS = ("TURNS", "TEXT_TURNS", "STACK_TURNS", "PLAIN_TURNS", "BLIND_TURNS", "BLIND_TEXT_TURNS")
@@ -22,7 +22,7 @@ DESIGNERS = ("profiler.latency", "tuning.measuring.timing", "tuning.latency_prof
 class CoarseDesign(AdaptiveDesign):
     """Times what every session begins with, and looks nowhere else."""
 
-    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[Cell]:
+    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[SurfaceCell]:
         """Return the cells that were timed too rarely."""
         return [cell for cell in tally.cells if cell.timed < CALLS and cell.failure is None]
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from spectune.db.store import Store
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.engines.measured import Load, Sample
+from spectune.runtime.engines.measured import EngineLoad, Sample
 from spectune.tuning.engines.profile import EngineRequest, profile_engine
 from spectune.tuning.request import Models
 
@@ -59,7 +59,7 @@ def speed(length: int, concurrency: int) -> float:
     engine = engine_apart()
     (drafter,) = engine.drafters
     prompts = engine.encode([prompt.text for prompt in PROMPTS])
-    with engine.started(engine.chain(drafter, length), Load(concurrency=concurrency, capacity=512)) as running:
+    with engine.started(engine.chain(drafter, length), EngineLoad(concurrency=concurrency, capacity=512)) as running:
         groups = [prompts[at : at + concurrency] for at in range(0, len(prompts), concurrency)]
         whole = Sample(texts=tuple(text for group in groups for text in running.decode(group, NEW_TOKENS)))
     return 1000.0 * concurrency * whole.tokens_per_round / whole.round_ms

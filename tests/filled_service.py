@@ -24,7 +24,7 @@ from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 from spectune.profiler.records.wire import to_json
 from spectune.service.app import create_app
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .plans import plan_of
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, model, overhead, record, surface, texts
@@ -53,7 +53,7 @@ def filled_service(folder: Path) -> Iterator[FilledService]:
     with SqlStore(resolve_url(str(folder / "store.db"))) as store:
         fill(store)
         tokens = made_tokens(store)
-        app = create_app(store, Settings(rate_per_s=0.0, workers=0, upload_bytes=2**20, body_bytes=2**20))
+        app = create_app(store, ServiceSettings(rate_per_s=0.0, workers=0, upload_bytes=2**20, body_bytes=2**20))
         headers = {"Authorization": f"Bearer {tokens['admin']}"}
         with TestClient(app, raise_server_exceptions=False, follow_redirects=False, headers=headers) as client:
             openapi = client.get("/openapi.json").json()

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectune.planner.hierarchy.records import (
-    BlockDrafter,
     EdgeCosts,
     Hierarchy,
     HierarchyInputs,
     Level,
     ModelCosts,
+    SinglePassDrafter,
     TopTree,
 )
 
@@ -262,8 +262,8 @@ def random_setup(seed: int, drafters: int, tokens: int) -> HierarchyInputs:
     )
     names = [model.name for model in models]
     blocks = (
-        BlockDrafter(name="lookup", draft_ms=(0.0, *[0.01] * 5), acceptance=falling(random, names, 5)),
-        BlockDrafter(name="heads", draft_ms=(0.0, 0.02, 0.03, 0.03), acceptance=falling(random, names[-1:], 3)),
+        SinglePassDrafter(name="lookup", draft_ms=(0.0, *[0.01] * 5), acceptance=falling(random, names, 5)),
+        SinglePassDrafter(name="heads", draft_ms=(0.0, 0.02, 0.03, 0.03), acceptance=falling(random, names[-1:], 3)),
     )
     edges = (EdgeCosts(verifier=names[-1], drafter=names[0], forward_ms=random_curve(random, 0.8, tokens)),)
     trees = tuple(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from spectune.engines.answers import Answer, LoadResult
+from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.base import Source, Start
 from spectune.engines.counters import NAMES, counts_of, page_of
 from spectune.engines.server import Measured
@@ -71,7 +71,9 @@ class Scripted:
         for number in numbers:
             noise = float(np.exp(NOISE * world.rng.standard_normal()))
             ms = slower * world.answer_ms(concurrency, start.source, length, number) * noise
-            answers.append(Answer(prompt=number, ttft_ms=world.prefill_ms, e2e_ms=world.prefill_ms + ms, tokens=TOKENS))
+            answers.append(
+                RequestResult(prompt=number, ttft_ms=world.prefill_ms, e2e_ms=world.prefill_ms + ms, tokens=TOKENS)
+            )
         wall_s = sum(one.e2e_ms for one in answers) / concurrency / 1000.0
         page = self.page([world.walk(start.source, length, number) for number in numbers])
         names = NAMES[self.dialect.partition(" ")[0]]

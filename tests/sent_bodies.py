@@ -12,7 +12,7 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import ROUTERS, create_app
 from spectune.service.documents import document_of
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 REF = "#/components/schemas/"
 
@@ -35,7 +35,7 @@ def described() -> Described:
     routes = (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     bodies = {place: body for route in routes for place, body in _bodies(route)}
     with SqlStore(resolve_url("sqlite://")) as store:
-        return Described(document=document_of(create_app(store, Settings())), bodies=bodies)
+        return Described(document=document_of(create_app(store, ServiceSettings())), bodies=bodies)
 
 
 def _bodies(route: APIRoute) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -21,7 +21,7 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import create_app
 from spectune.service.server import BoundedConnection, HttpServer
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 WAIT_S = 20.0
 TICK_S = 0.005
@@ -50,9 +50,11 @@ class PromptServer(HttpServer):
 
 
 @contextmanager
-def served_store(folder: Path, settings: Settings | None = None, url: str | None = None) -> Iterator[ServedStore]:
+def served_store(
+    folder: Path, settings: ServiceSettings | None = None, url: str | None = None
+) -> Iterator[ServedStore]:
     """Serve a store for one block, to whoever asks from this machine: a file in a folder, or what a URL names."""
-    allowed = settings or Settings(auth="off", rate_per_s=0.0, workers=0)
+    allowed = settings or ServiceSettings(auth="off", rate_per_s=0.0, workers=0)
     file = folder / "served.db"
     if url is None and not file.exists():
         file.write_bytes(empty_store())

@@ -12,7 +12,7 @@ import numpy as np
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.engines.llama_cpp import LlamaCpp
-from spectune.runtime.engines.measured import Chats, EngineCounters, EngineFacts, EngineText, Load
+from spectune.runtime.engines.measured import Chats, EngineCounters, EngineFacts, EngineLoad, EngineText
 from spectune.runtime.engines.one_sequence import measurable
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.setting import EngineDrafter, Setting
@@ -97,7 +97,7 @@ class SimulatedEngine:
         return Setting(method="draft-simple", drafter=drafter, knobs=(("p_min", 0.0),), length=length)
 
     @contextmanager
-    def started(self, setting: Setting | None, load: Load) -> Iterator[RunningSimulation]:
+    def started(self, setting: Setting | None, load: EngineLoad) -> Iterator[RunningSimulation]:
         self.starts.append(setting)
         obeyed = None if setting is None or self.is_deaf else replace(setting, length=self.runs(setting.length))
         self.running.append(load.concurrency)
@@ -113,7 +113,7 @@ class RunningSimulation:
 
     engine: SimulatedEngine
     setting: Setting | None
-    load: Load
+    load: EngineLoad
     counts: RoundCounts = field(default_factory=RoundCounts)
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.engines.load import Sampling, closed_loop
-from spectune.engines.server import Limits, started
+from spectune.engines.load import SamplingParams, closed_loop
+from spectune.engines.server import ServerTimeouts, started
 from spectune.engines.table import ENGINES
 
 from .openai_program import VLLM, texts
@@ -131,8 +131,8 @@ def test_two_pages_tell_of_what_lies_between_them(tmp_path: Path) -> None:
 
 def test_a_url_is_counted_for_a_while(tmp_path: Path) -> None:
     command = (*VLLM, "--speculative-config", '{"num_speculative_tokens": 3}')
-    with started(ENGINES["vllm"], command, Limits(start_s=30.0)) as server:
-        send = partial(closed_loop, server.address, texts(4), 2, Sampling(max_tokens=24))
+    with started(ENGINES["vllm"], command, ServerTimeouts(start_s=30.0)) as server:
+        send = partial(closed_loop, server.address, texts(4), 2, SamplingParams(max_tokens=24))
         send()
         with ThreadPoolExecutor() as pool:
             loads = pool.submit(lambda: [pool.submit(send) for _ in range(3)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
+from spectune.cli.command import Args, command
 from spectune.cli.fleet import _print_outcome, print_turns, profile_fleet, ray_address
 from spectune.cli.group import LazyGroup
 from spectune.cli.report import Settings
@@ -19,14 +21,18 @@ from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt
 from spectune.tuning.fleet.fleet import FleetJob, Outcome
 from spectune.tuning.fleet.nodes import Node
-from spectune.tuning.fleet.turns import Turn
+from spectune.tuning.fleet.turns import DeviceTurn
 from spectune.tuning.request import Models, ProfileRequest
 
 
-@click.command()
-@ray_address
-def echo(ray_address: str | None) -> None:
-    click.echo(repr(ray_address))
+@dataclass(frozen=True, kw_only=True)
+class EchoArgs(Args):
+    ray_address: str | None = ray_address
+
+
+@command(EchoArgs)
+def echo(args: EchoArgs) -> None:
+    click.echo(repr(args.ray_address))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +95,6 @@ def test_a_cluster_that_cannot_be_profiled_is_refused_in_one_line(typed: list[st
 
 def test_a_dry_run_lists_the_node_of_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [Node(id=name, host="host", address="10.0.0.1", cpus=1, gpus=1, kind="H200") for name in "ab"]
-    print_turns([Turn(kind="H200", nodes=tuple(nodes))], as_json=True)
+    print_turns([DeviceTurn(kind="H200", nodes=tuple(nodes))], as_json=True)
     (turn,) = json.loads(capsys.readouterr().out)["turns"]
     assert turn == {"kind": "H200", "nodes": ["H200 on host (node a)", "H200 on host (node b)"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,27 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main, options
-from spectune.cli.command import Command
+from spectune.cli.command import Args, Command, command
 from spectune.cli.commands import COMMANDS, GROUPS
 from spectune.cli.group import ANSWERS
+from spectune.cli.option import option
 from spectune.planner.plans.objective import LatencyBound, parse_bound
 
 MANY = 12  # options: from so many on the help shows basic ones first
 GIB = 2**30
 
 
-@click.command()
-@options.drafters
-@options.device
-@options.dtype
-@click.option("--max-memory", callback=options.size)
-def echo(**given: object) -> None:
-    click.echo(repr(given))
+@dataclass(frozen=True, kw_only=True)
+class EchoArgs(Args):
+    drafters: dict[str, str] = options.drafters
+    device: str = options.device
+    dtype: str = options.dtype
+    max_memory: int | None = option("Bytes.", callback=options.size)
+
+
+@command(EchoArgs)
+def echo(args: EchoArgs) -> None:
+    click.echo(repr({name: value for name, value in vars(args).items() if name != "settings"}))
 
 
 def typed(*arguments: str) -> Result:
@@ -108,7 +114,7 @@ def test_every_answer_names_a_command_that_exists_with_options_that_it_has(name:
         assert set(re.findall(r"--?[a-z][a-z-]*", rest)) <= {*given, "--help"}, (called, rest)
 
 
-@pytest.mark.parametrize("command", ["profile", "plan", "validate", "run", "endpoint", "lossy", "export"])
+@pytest.mark.parametrize("command", ["profile", "plan", "validate", "run", "endpoint", "lossy", "export", "doctor"])
 def test_model_is_the_target(command: str) -> None:
     (target,) = (param for param in COMMANDS[command].load().params if param.name == "target")
     assert {"--target", "--model"} <= {*target.opts}
@@ -119,6 +125,11 @@ def test_the_target_s_other_name_is_read() -> None:
     assert ours.exit_code == theirs.exit_code == 1
     assert ours.stderr == theirs.stderr
     assert "nowhere-at-all" in theirs.stderr
+
+
+@pytest.mark.parametrize(("name", "command"), EVERY, ids=[name for name, _ in EVERY])
+def test_batch_size_is_the_batch(name: str, command: click.Command) -> None:
+    assert [p.opts for p in command.params if ("--batch" in p.opts) != ("--batch-size" in p.opts)] == []
 
 
 @pytest.mark.parametrize(

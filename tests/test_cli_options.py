@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main, options
+from spectune.cli.command import Args, command
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.loading import DTYPES
 from spectune.runtime.models.pivots import KIND
@@ -17,12 +19,16 @@ from spectune.runtime.models.pivots import KIND
 TARGET = ("--target", "./nowhere")  # a path for certain, no id
 
 
-@click.command()
-@options.drafters
-@options.device
-@click.option("--batch", default="", callback=options.counts)
-def echo(drafters: dict[str, Path], device: str, batch: tuple[int, ...]) -> None:
-    click.echo(repr((drafters, device, batch)))
+@dataclass(frozen=True, kw_only=True)
+class EchoArgs(Args):
+    drafters: dict[str, str] = options.drafters
+    device: str = options.device
+    batches: tuple[int, ...] = options.batches
+
+
+@command(EchoArgs)
+def echo(args: EchoArgs) -> None:
+    click.echo(repr((args.drafters, args.device, args.batches)))
 
 
 def typed(*arguments: str) -> Result:

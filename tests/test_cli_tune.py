@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.servers import NAMES
 from spectune.engines.bundle import read_bundle
-from spectune.engines.server import Limits, started
+from spectune.engines.server import ServerTimeouts, started
 from spectune.engines.table import ENGINES as KNOWN
 
 from .openai_program import LLAMA, VLLM, texts
@@ -131,7 +131,7 @@ def test_a_bound_that_nothing_holds_is_said(prompts: str) -> None:
 
 
 def test_a_server_at_a_url_is_measured_and_not_stopped(prompts: str) -> None:
-    with started(KNOWN["llama.cpp"], LLAMA, Limits(start_s=30.0)) as running:
+    with started(KNOWN["llama.cpp"], LLAMA, ServerTimeouts(start_s=30.0)) as running:
         words = ["tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD[:-2], "--server", running.address.url]
         result = runner(prompts).invoke(main, words)
         assert result.exit_code == 0, result.output

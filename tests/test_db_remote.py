@@ -19,7 +19,7 @@ from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.choice import Choice, choose_plan
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .faulty_service import FaultyService
 from .faulty_service import served as faulty
@@ -181,7 +181,7 @@ class TestTokens:
 
     @pytest.fixture
     def guarded(self, tmp_path: Path, token: str) -> Iterator[ServedStore]:
-        with served_store(tmp_path, Settings(auth="required", rate_per_s=0.0, workers=0)) as running:
+        with served_store(tmp_path, ServiceSettings(auth="required", rate_per_s=0.0, workers=0)) as running:
             yield running
 
     def test_a_store_without_a_token_does_not_open(self, guarded: ServedStore) -> None:

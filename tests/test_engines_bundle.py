@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spectune.engines.bundle import Bundle, Setup
-from spectune.engines.load import Sampling
-from spectune.engines.server import Limits
+from spectune.engines.load import SamplingParams
+from spectune.engines.server import ServerTimeouts
 from spectune.engines.table import ENGINES
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.tuning.engines.tuned_server import ServerJob, job_of
@@ -30,7 +30,7 @@ JOB = ServerJob(
     engine=ENGINES["vllm"],
     command=VLLM,
     prompts=texts(2),
-    sampling=Sampling(),
+    sampling=SamplingParams(),
     concurrencies=(1,),
     requests=2,
     longest=4,
@@ -52,7 +52,7 @@ def test_another_model_of_a_server_is_another_setup() -> None:
 
 @pytest.mark.parametrize("job", [JOB, replace(JOB, command=(), url="http://127.0.0.1:1")])
 def test_the_loads_of_a_bundle_are_sent_to_its_model(job: ServerJob) -> None:
-    again = job_of(Bundle(spectune="", setup=job.setup), job.command, job.prompts, "", Limits(start_s=7.0))
+    again = job_of(Bundle(spectune="", setup=job.setup), job.command, job.prompts, "", ServerTimeouts(start_s=7.0))
     assert (again.model, again.url, again.setup) == ("second", job.url, job.setup)
     assert again.limits.start_s == 7.0
-    assert job_of(Bundle(spectune="", setup=job.setup), job.command, job.prompts, "").limits == Limits()
+    assert job_of(Bundle(spectune="", setup=job.setup), job.command, job.prompts, "").limits == ServerTimeouts()

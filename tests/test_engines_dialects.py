@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from spectune.engines.answers import Answer, LoadResult
+from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.base import Source, WrittenFile, placed, written_files
 from spectune.engines.counters import CounterPage
-from spectune.engines.load import Sampling
-from spectune.engines.server import Limits, Measured, started
+from spectune.engines.load import SamplingParams
+from spectune.engines.server import Measured, ServerTimeouts, started
 from spectune.engines.table import ENGINES
 from spectune.errors import MeasurementError, PlanError, RequestError
 from spectune.runtime.engines.setting import EngineDrafter
@@ -51,8 +51,8 @@ def ran(engine: str, command: Sequence[str], source: Source | None, lengths: dic
     whole = known.plain(command)
     if source is not None:
         whole = known.joined(whole, known.flags(source, lengths, "9999"))
-    with started(known, whole, Limits(start_s=30.0)) as server:
-        sampling = Sampling(max_tokens=24, more=known.body())
+    with started(known, whole, ServerTimeouts(start_s=30.0)) as server:
+        sampling = SamplingParams(max_tokens=24, more=known.body())
         found = server.measure(texts(6), sampling, concurrency=2)
         return found, server.address.get("/truth").json()
 
@@ -130,7 +130,10 @@ def test_sglang_s_positions_are_those_that_were_drafted(accepted: int) -> None:
         "spec_correct_drafts_histogram": [9, *[0] * (accepted - 1), 1] if accepted else [10],
     }
     load = LoadResult(
-        concurrency=1, answers=(Answer(prompt=0, tokens=11 + accepted, timings=told),), wall_s=1.0, client_share=0.0
+        concurrency=1,
+        answers=(RequestResult(prompt=0, tokens=11 + accepted, timings=told),),
+        wall_s=1.0,
+        client_share=0.0,
     )
     page: CounterPage = {("speculative_num_draft_tokens", ()): 9.0}
     counts = SGLANG_SERVER.counts(page, page, load, "")
@@ -144,13 +147,13 @@ def test_sglang_s_plain_decoding_counts_no_drafts() -> None:
 
 def test_an_sglang_that_decodes_a_token_before_it_says_so_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_HEALTH_S", "1.2")
-    with started(SGLANG_SERVER, SGLANG, Limits(start_s=30.0)) as server:
+    with started(SGLANG_SERVER, SGLANG, ServerTimeouts(start_s=30.0)) as server:
         assert server.version == "2026-08"
 
 
 def test_an_answer_that_comes_after_the_limit_of_a_start_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_HEALTH_S", "5.0")
-    late = started(SGLANG_SERVER, SGLANG, Limits(start_s=2.0))
+    late = started(SGLANG_SERVER, SGLANG, ServerTimeouts(start_s=2.0))
     with pytest.raises(MeasurementError, match="was not up after 2 s"), late:
         pass
 
@@ -244,9 +247,9 @@ def test_a_tensorrt_llm_that_tells_nothing_of_requests_is_an_error(tmp_path: Pat
     file = tmp_path / "own.yaml"
     file.write_text("cuda_graph_config:\n  max_batch_size: 8\n")
     command = [*TENSORRT_LLM, "--config", str(file)]
-    running = started(TRT_SERVER, command, Limits(start_s=30.0))
+    running = started(TRT_SERVER, command, ServerTimeouts(start_s=30.0))
     with running as server, pytest.raises(MeasurementError, match="return_perf_metrics: true"):
-        server.measure(texts(2), Sampling(max_tokens=8), concurrency=1)
+        server.measure(texts(2), SamplingParams(max_tokens=8), concurrency=1)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from spectune.db.remote.certificates import CA_VARIABLE
-from spectune.engines.answers import Answer, LoadResult
-from spectune.engines.load import Sampling, open_loop
-from spectune.engines.server import Limits, Server, reached, started
+from spectune.engines.answers import LoadResult, RequestResult
+from spectune.engines.load import SamplingParams, open_loop
+from spectune.engines.server import Server, ServerTimeouts, reached, started
 from spectune.engines.table import ENGINES
 from spectune.errors import MeasurementError, NoRoomError, RequestError, StoreError
 from spectune.profiler.prompt import Prompt
@@ -25,9 +25,9 @@ from . import fake_openai_server
 from .openai_program import LLAMA, VLLM, chats, texts
 
 ENGINE = ENGINES["vllm"]
-LIMITS = Limits(start_s=30.0, stall_s=1.0)
+LIMITS = ServerTimeouts(start_s=30.0, stall_s=1.0)
 DRAFTS = ("--speculative-config", '{"method": "draft_model", "model": "small", "num_speculative_tokens": 3}')
-SAMPLING = Sampling(max_tokens=24)
+SAMPLING = SamplingParams(max_tokens=24)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_client_counts_the_tokens_that_the_server_sent(
     file = tmp_path / "truth"
     monkeypatch.setenv("FAKE_TRUTH", str(file))
     with started(ENGINE, [*VLLM, *DRAFTS], LIMITS) as running:
-        load = running.measure(make(8), Sampling(max_tokens=256), concurrency=2).load
+        load = running.measure(make(8), SamplingParams(max_tokens=256), concurrency=2).load
     truth = [json.loads(line) for line in file.read_text().splitlines()]
     assert sorted(one.tokens for one in load.answers) == sorted(tokens for tokens, _, _ in truth)
     assert all(0.0 < one.ttft_ms < one.e2e_ms for one in load.answers)
@@ -68,7 +68,7 @@ def test_no_more_requests_are_in_flight_than_wanted(server: Server) -> None:
 
 
 def test_an_open_loop_sends_at_its_rate(server: Server) -> None:
-    load = open_loop(server.address, texts(40), 100.0, Sampling(max_tokens=2), seed=1)
+    load = open_loop(server.address, texts(40), 100.0, SamplingParams(max_tokens=2), seed=1)
     assert (load.rate, load.concurrency, len(load.ended)) == (100.0, 0, 40)
     gaps = random.Random(1)
     assert load.wall_s >= sum(gaps.expovariate(100.0) for _ in range(39))  # none is sent before its moment
@@ -200,8 +200,10 @@ def test_a_server_without_counters_is_named() -> None:
 
 
 def test_percentiles_are_of_the_answers_that_ended() -> None:
-    answers = [Answer(prompt=number, ttft_ms=10.0 * number, e2e_ms=100.0, tokens=2) for number in range(1, 101)]
-    load = LoadResult(concurrency=4, answers=(*answers, Answer(prompt=0, failure="x")), wall_s=1.0, client_share=0.0)
+    answers = [RequestResult(prompt=number, ttft_ms=10.0 * number, e2e_ms=100.0, tokens=2) for number in range(1, 101)]
+    load = LoadResult(
+        concurrency=4, answers=(*answers, RequestResult(prompt=0, failure="x")), wall_s=1.0, client_share=0.0
+    )
     found = load.percentiles("ttft_ms")
     assert (found.mean, found.p50) == (505.0, 505.0)
     assert found.p90 == pytest.approx(901.0) and found.p99 == pytest.approx(990.1)

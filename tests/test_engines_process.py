@@ -15,7 +15,7 @@ import pytest
 from spectune.engines import process
 from spectune.engines.load import Address
 from spectune.engines.process import TAIL_BYTES, ServerProcess
-from spectune.engines.server import Limits, started
+from spectune.engines.server import ServerTimeouts, started
 from spectune.engines.table import ENGINES
 from spectune.errors import MeasurementError, NoRoomError
 
@@ -161,7 +161,10 @@ def test_keys_of_the_environment_and_of_the_command_are_hidden_where_a_server_lo
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     script = "import os, sys; sys.exit(f'false start: {os.environ[\"HF_TOKEN\"]} {sys.argv[1:]}')"
     command = [sys.executable, "-c", script, "--api-key", KEY, "--port", "1"]
-    with pytest.raises(MeasurementError) as raised, started(ENGINES["vllm"], command, Limits(), key="of-the-api"):
+    with (
+        pytest.raises(MeasurementError) as raised,
+        started(ENGINES["vllm"], command, ServerTimeouts(), key="of-the-api"),
+    ):
         pass
     assert "false start: ... ['--api-key', '...'" in str(raised.value)
 

@@ -13,7 +13,7 @@ from spectune.errors import ModelError, TrainingError
 from spectune.planner.lossy.quality import share_interval
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.requests import Request
-from spectune.training.pad_labels import Candidate, RolloutSettings, harvest, pivots_of, utilities
+from spectune.training.pad_labels import RejectedToken, RolloutSettings, harvest, pivots_of, utilities
 from spectune.training.pad_request import at_threshold, auroc, auroc_interval, threshold_of_recall
 
 from .decoded_runs import random_requests
@@ -33,7 +33,7 @@ def is_right(problem: int, tokens: Many[int]) -> bool:
     return (tokens[-1] + problem) % 2 == 0
 
 
-def rejected(requests: Many[Request], floor: float) -> list[tuple[Candidate, list[float]]]:
+def rejected(requests: Many[Request], floor: float) -> list[tuple[RejectedToken, list[float]]]:
     """Return what strict decoding with drafts of one token rejects, by transformers over whole texts."""
     found = []
     for problem, request in enumerate(requests):
@@ -53,7 +53,7 @@ def rejected(requests: Many[Request], floor: float) -> list[tuple[Candidate, lis
                 features = [*state, float(shares[drafted]), float(torch.special.entr(shares).sum())]
                 before = tuple(text[len(request.prompt) :])
                 assert len(before) == place
-                found.append((Candidate(problem=problem, before=before, token=drafted), features))
+                found.append((RejectedToken(problem=problem, before=before, token=drafted), features))
             text.append(own)
     return found
 
@@ -100,7 +100,7 @@ def test_sampled_rollouts_come_to_the_chances_of_all_continuations() -> None:
     rollouts, temperature = 800, 0.8
     request = Request(prompt=(5, 1, 9), max_new_tokens=4)
     before = (said(request.prompt),)
-    candidate = Candidate(problem=0, before=before, token=7)
+    candidate = RejectedToken(problem=0, before=before, token=7)
     ((with_it, _),) = utilities(
         TARGET, [request], [candidate], is_right, RolloutSettings(rollouts=rollouts, temperature=temperature)
     ).tolist()
@@ -124,7 +124,7 @@ def test_both_sides_draw_the_same_noise_so_that_the_target_s_own_token_changes_n
         texts.append(tuple(tokens))
         return True
 
-    utilities(TARGET, [request], [Candidate(problem=0, before=(), token=said(request.prompt))], noted, seeds)
+    utilities(TARGET, [request], [RejectedToken(problem=0, before=(), token=said(request.prompt))], noted, seeds)
     own = [text for text in texts[6:] if text[0] == said(request.prompt)]
     assert own and set(own) <= set(texts[:6])
 
@@ -132,7 +132,7 @@ def test_both_sides_draw_the_same_noise_so_that_the_target_s_own_token_changes_n
 def test_a_candidate_at_the_very_end_is_judged_as_it_is() -> None:
     request = Request(prompt=(5, 1, 9), max_new_tokens=1)
     for token, share in ((4, 1.0), (5, 0.0)):
-        candidate = Candidate(problem=0, before=(), token=token)
+        candidate = RejectedToken(problem=0, before=(), token=token)
         settings = RolloutSettings(rollouts=1, temperature=0.0)
         assert utilities(TARGET, [request], [candidate], is_right, settings)[0, 0] == share
 

@@ -18,7 +18,7 @@ from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.records.recording import Recording, Rows, Text, recording_of, rows_of
 from spectune.planner.records.results import PositionResults
 from spectune.planner.search.candidate import candidate_of, times_of
-from spectune.planner.search.contest import Contest
+from spectune.planner.search.contest import CellSearch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
@@ -64,9 +64,9 @@ def drafted(recording: Recording) -> Iterator[tuple[TreePolicy, PositionResults]
     yield from confident_chain_results(recording, [3], [0.2, 0.6])
 
 
-def contest_of(found: PlanInputs) -> Contest:
+def contest_of(found: PlanInputs) -> CellSearch:
     costs = cell_costs(CELL, found.verify, {"small": found.drafters[0].surface}, found.overhead)
-    return Contest(costs=costs, texts=len(found.texts), needs_bytes=lambda policy, drafter: None)
+    return CellSearch(costs=costs, texts=len(found.texts), needs_bytes=lambda policy, drafter: None)
 
 
 @pytest.mark.parametrize("token_ms", [0.3, -0.3])

@@ -14,7 +14,7 @@ from spectune.planner.records.crossfit import EVERYWHERE
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.choice import Field, ballot_of
-from spectune.planner.search.contest import Contest
+from spectune.planner.search.contest import CellSearch
 from spectune.planner.search.estimate import of_few, relative_error, resampled_rates, resampling_weights
 from spectune.planner.search.planned import alternatives
 from spectune.planner.search.promise import Promise, SurfaceErrors
@@ -144,8 +144,8 @@ def test_the_error_of_a_rate_is_that_of_a_mean_of_texts() -> None:
     assert relative_error(rates[0], TEXTS) == pytest.approx(closed_form, rel=0.1)
 
 
-def contest_of(*field: Candidate, **bounded: Any) -> Contest:
-    return Contest(
+def contest_of(*field: Candidate, **bounded: Any) -> CellSearch:
+    return CellSearch(
         costs=costs(),
         texts=TEXTS,
         needs_bytes=lambda policy, drafter: None,

@@ -10,7 +10,7 @@ import pytest
 
 from spectune.planner.lockstep import Replay
 from spectune.planner.records.crossfit import EVERYWHERE, texts_of_half
-from spectune.planner.search.contest import Contest
+from spectune.planner.search.contest import CellSearch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 
@@ -21,8 +21,8 @@ SHORT, MIDDLE, LONG = (ChainPolicy(length=length) for length in (1, 2, 3))
 Entry = tuple[TreePolicy, tuple[float, float], int]  # milliseconds of every text of each half, half it was searched on
 
 
-def contest_of(entries: Sequence[Entry]) -> Contest:
-    contest = Contest(costs=costs(), texts=TEXTS, needs_bytes=lambda policy, drafter: None)
+def contest_of(entries: Sequence[Entry]) -> CellSearch:
+    contest = CellSearch(costs=costs(), texts=TEXTS, needs_bytes=lambda policy, drafter: None)
     for policy, ms, searched_on in entries:
         spent = np.where(texts_of_half(TEXTS, 0), *ms)
         contest.priced.append(replace(priced(policy, 1.0), tokens=np.full(TEXTS, 10), ms=spent))

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from spectune.errors import PlanError
 from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.records import (
-    BlockDrafter,
     EdgeCosts,
     Hierarchy,
     HierarchyInputs,
     Level,
     ModelCosts,
+    SinglePassDrafter,
     TopTree,
 )
 
@@ -28,7 +28,7 @@ SMALL = ModelCosts(name="small", forward_ms=(0.0, *[0.1] * 40))
 MIDDLE = ModelCosts(name="middle", forward_ms=(0.0, *[0.3] * 40))
 TARGET = ModelCosts(name="target", forward_ms=(0.0, *[1.0] * 40))
 THREE = HierarchyInputs(models=(SMALL, MIDDLE, TARGET), acceptance=((), (0.8,), (0.6, 0.75)))
-LOOKUP = BlockDrafter(name="lookup", draft_ms=(0.0, 0.01, 0.01, 0.01), acceptance={"target": (0.5, 0.9, 0.9)})
+LOOKUP = SinglePassDrafter(name="lookup", draft_ms=(0.0, 0.01, 0.01, 0.01), acceptance={"target": (0.5, 0.9, 0.9)})
 
 
 def chain(*levels: tuple[str, int], tree: str | None = None) -> Hierarchy:

@@ -9,7 +9,7 @@ import pytest
 
 from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.programmes import best_truncated_hierarchy, mean_field_hierarchy
-from spectune.planner.hierarchy.records import BlockDrafter, Hierarchy, HierarchyInputs, ModelCosts
+from spectune.planner.hierarchy.records import Hierarchy, HierarchyInputs, ModelCosts, SinglePassDrafter
 from spectune.planner.hierarchy.search import best_hierarchy
 
 from .hierarchy_oracles import Reading, booked_ms_per_token, caterpillar, every_hierarchy, random_family, random_setup
@@ -94,7 +94,7 @@ class TestEverySolver:
 
     def test_feeds_a_middle_model_from_a_lookup(self, solver) -> None:
         middle = ModelCosts(name="middle", forward_ms=(0.0, *[0.2] * 40))
-        lookup = BlockDrafter(name="lookup", draft_ms=(0.0, *[0.001] * 8), acceptance={"middle": (0.8,) * 8})
+        lookup = SinglePassDrafter(name="lookup", draft_ms=(0.0, *[0.001] * 8), acceptance={"middle": (0.8,) * 8})
         inputs = HierarchyInputs(models=(middle, TARGET), acceptance=((), (0.9,)), blocks=(lookup,))
         assert [level.name for level in solver(inputs).hierarchy.levels] == ["lookup", "middle"]
 

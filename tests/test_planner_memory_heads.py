@@ -19,7 +19,7 @@ from spectune.planner.memory.heads import FRAME_GROUPS, DrafterParts, footprint_
 from spectune.planner.memory.peak import load_of, memory_bytes, peak_bytes
 from spectune.planner.memory.recycling import PIECE_TOKENS
 from spectune.planner.pricing.cells import Cell
-from spectune.planner.records.beside import Said
+from spectune.planner.records.beside import BlockMemory
 from spectune.planner.records.footprint import Footprint, footprint_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
@@ -226,7 +226,7 @@ def test_a_form_without_its_tensors_is_refused() -> None:
 
 def test_a_block_drafter_says_something() -> None:
     with pytest.raises(PlanError, match="in 1 place or more"):
-        Said(places=0, row_bytes=1, made_bytes=1, kept_bytes=1)
+        BlockMemory(places=0, row_bytes=1, made_bytes=1, kept_bytes=1)
 
 
 @cache

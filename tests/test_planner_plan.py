@@ -202,7 +202,7 @@ def test_few_accepted_drafts_are_what_limits_a_round() -> None:
     assert facts.limited_by == "acceptance"
 
 
-class TestAPredictionBetweenCells:
+class TestACellAtAContextBetweenCells:
     """Plain rounds take 10 ms at context 20 and 30 ms at 100."""
 
     def plan(self, *, same: bool) -> Plan:
@@ -222,7 +222,7 @@ class TestAPredictionBetweenCells:
     @pytest.mark.parametrize(("same", "half_way"), [(True, 50.0), (False, 40.0)])
     def test_rounds_grow_as_those_of_the_policy_or_else_as_plain_ones(self, same: bool, half_way: float) -> None:
         plan = self.plan(same=same)
-        found = plan.prediction(plan.cells[0], 60)
+        found = plan.at_context(plan.cells[0], 60).prediction
         assert found.round_ms == pytest.approx(half_way)
         assert (found.tokens_per_s, found.low, found.high) == pytest.approx(
             [each * 20.0 / half_way for each in (1000.0, 900.0, 1200.0)]
@@ -231,9 +231,24 @@ class TestAPredictionBetweenCells:
 
     def test_from_the_far_cell_they_shrink(self) -> None:
         plan = self.plan(same=False)
-        assert plan.prediction(plan.cells[1], 60).round_ms == pytest.approx(80.0 * 20.0 / 30.0)
+        found = plan.at_context(plan.cells[1], 60)
+        assert found.prediction.round_ms == pytest.approx(80.0 * 20.0 / 30.0)
+        assert (found.context, found.plain.round_ms) == (60, pytest.approx(20.0))
 
     def test_beyond_all_cells_and_at_a_cell_the_cells_own_holds(self) -> None:
         plan = self.plan(same=True)
         for cell, context in ((plan.cells[0], 20), (plan.cells[0], 1), (plan.cells[1], 500)):
-            assert plan.prediction(cell, context) is cell.prediction
+            assert plan.at_context(cell, context) is cell
+
+    def test_forwards_grow_by_the_sizes_that_both_cells_know(self) -> None:
+        plan = self.plan(same=False)
+        near = replace(plan.cells[0], run_tokens=tuple(range(4)), run_ms=(0.0, 4.0, 5.0, 6.0))
+        far = replace(plan.cells[1], run_tokens=tuple(range(6)), run_ms=(0.0, 8.0, 11.0, 14.0, 15.0, 16.0))
+        plan = replace(plan, cells=(near, far))
+        assert plan.at_context(near, 60).run_ms == pytest.approx((0.0, 6.0, 8.0, 10.0))
+        assert plan.at_context(far, 60).run_ms == pytest.approx((0.0, 6.0, 8.0, 10.0, 11.0, 12.0))
+
+    def test_what_it_gains_over_plain_decoding_follows(self) -> None:
+        plan = self.plan(same=True)
+        gain = plan.cells[0].prediction.speedup_over_plain
+        assert plan.at_context(plan.cells[0], 60).prediction.speedup_over_plain == pytest.approx(gain * 2.0 / 2.5)

@@ -13,7 +13,7 @@ from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.search.contest import Contest
+from spectune.planner.search.contest import CellSearch
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher
@@ -44,7 +44,7 @@ class Shelf:
         return self.studies.setdefault(name, self._open(name))
 
 
-def searched(options: SearchOptions, shelf: Shelf) -> Contest:
+def searched(options: SearchOptions, shelf: Shelf) -> CellSearch:
     rehearsal = Rehearsal(made())
     (contest,) = price_all(rehearsal, [CELL], options)
     Searcher(options=options, studies=shelf, rehearsal=rehearsal).search(contest)

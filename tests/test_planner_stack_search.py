@@ -17,7 +17,7 @@ from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.search.contest import Contest
+from spectune.planner.search.contest import CellSearch
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
@@ -210,7 +210,7 @@ def test_a_stack_of_models_is_found_where_it_is_the_fastest() -> None:
     found = restless()
     drafts = {drafter.name: drafter.surface for drafter in found.drafters}
     costs = cell_costs(CELL, found.verify, drafts, found.overhead)
-    contest = Contest(costs=costs, texts=len(found.texts), needs_bytes=lambda policy, drafter: None)
+    contest = CellSearch(costs=costs, texts=len(found.texts), needs_bytes=lambda policy, drafter: None)
     search = StackSearch(Rehearsal(found), 0)
     search.search(contest)
     best = contest.best_rate

@@ -15,8 +15,8 @@ from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import measure
 from spectune.profiler.records.visit import Visit
-from spectune.profiler.session import PreparedCalls, Session
-from spectune.profiler.tally import Cell
+from spectune.profiler.session import PreparedCalls, TimingSettings
+from spectune.profiler.tally import SurfaceCell
 
 from .fake_machine import DEVICE, FakeMachine, FakeRunner
 from .kept_visits import KeptVisits
@@ -24,8 +24,8 @@ from .kept_visits import KeptVisits
 DOMAIN = Domain(batches=(1, 2), contexts=(0, 100), most_tokens=16)
 
 
-def cell(surface: int, tokens: int, ms: float = math.nan) -> Cell:
-    return Cell(number=0, surface=surface, shape=(1, 0, tokens), purpose="design", ms=ms)
+def cell(surface: int, tokens: int, ms: float = math.nan) -> SurfaceCell:
+    return SurfaceCell(number=0, surface=surface, shape=(1, 0, tokens), purpose="design", ms=ms)
 
 
 LONG, SHORT = cell(0, 60, 70.0), cell(0, 2, 12.0)  # of the target
@@ -38,7 +38,7 @@ def calls_on(machine: FakeMachine, most: int = 512, breaks_at: int = 10**9) -> P
     return PreparedCalls([target, FakeRunner(machine, identity="small", role="draft")], most)
 
 
-def run(calls: PreparedCalls, *cells: Cell) -> None:
+def run(calls: PreparedCalls, *cells: SurfaceCell) -> None:
     for each in cells:
         calls.use(each)()
 
@@ -106,7 +106,7 @@ def drafter_s_visits(runners: Sequence[FakeRunner], prepared: int = 512) -> list
     own, sink = [runner.role for runner in runners].index("draft"), KeptVisits()
     domains = [DOMAIN] * len(runners)
     domains[own] = replace(DOMAIN, batches=(3,))
-    session = Session(clock=runners[0].machine, prepared=prepared)
+    session = TimingSettings(clock=runners[0].machine, prepared=prepared)
     measure(runners, domains, device=DEVICE, budget_s=20.0, sink=sink, session=session)
     return [visit for visit in sink.kept if visit.surface == own]
 
@@ -146,7 +146,7 @@ def test_a_drafter_far_faster_than_its_target_is_timed_within_the_budget(budget_
         FakeRunner(machine, lambda shape: 20.0 + shape[2]),
         FakeRunner(machine, lambda shape: 0.2, identity="small", role="draft"),
     ]
-    session = Session(clock=machine)
+    session = TimingSettings(clock=machine)
     measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=budget_s, sink=KeptVisits(), session=session)
     assert 0.9 * budget_s < machine.now_s() < 1.1 * budget_s
 
@@ -174,6 +174,6 @@ class Crammed(FakeRunner):
 @pytest.mark.parametrize("runs_alone", [False, True])
 def test_calls_that_hold_the_memory_of_another_are_let_go_and_prepared_anew(runs_alone: bool) -> None:
     runner, sink = Crammed(FakeMachine(), runs_alone=runs_alone), KeptVisits()
-    session = Session(clock=runner.machine)
+    session = TimingSettings(clock=runner.machine)
     measure([runner], [DOMAIN], device=DEVICE, budget_s=10.0, sink=sink, session=session)
     assert len({visit.tokens for visit in sink.kept}) > 3 and not any(visit.failure for visit in sink.kept)

@@ -13,7 +13,7 @@ from spectune.profiler.design import AdaptiveDesign
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.options import interval_errors
 from spectune.profiler.records.visit import Visit
-from spectune.profiler.tally import Cell, Tally, median_doubt
+from spectune.profiler.tally import SurfaceCell, Tally, median_doubt
 
 DOMAIN = Domain(batches=(1,), contexts=(0,), most_tokens=64)
 Cost = Callable[[Shape], float]
@@ -30,7 +30,7 @@ def tally_of(design: AdaptiveDesign, cost: Cost, calls: int = 5) -> Tally:
     return tally
 
 
-def note(tally: Tally, cell: Cell, ms: float, round_: int) -> None:
+def note(tally: Tally, cell: SurfaceCell, ms: float, round_: int) -> None:
     batch, context, tokens = cell.shape
     tally.note(
         Visit(

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from spectune.errors import DeviceError, MeasurementError
 from spectune.profiler.catalogue import catalogued
-from spectune.profiler.efficiency import Measured, calibrate, estimate_surface
+from spectune.profiler.efficiency import MeasuredSurface, calibrate, estimate_surface
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.efficiency import Efficiency
-from spectune.profiler.records.limits import Limits, ReadSpeed
+from spectune.profiler.records.limits import DeviceLimits, ReadSpeed
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.roofline import bound_surface, surface_of
 
@@ -31,7 +31,7 @@ SMALL = Architecture(
     is_gated=True,
 )
 LARGE = replace(SMALL, layers=24, hidden=1024, heads=16)
-DEVICE = Limits(
+DEVICE = DeviceLimits(
     name="measured",
     origin="measured",
     memory_bytes=2**40,
@@ -52,7 +52,7 @@ SHAPES = list(product((1, 4, 16), (10, 2000), (1, 8, 40, 200)))
 LAYER_MS, WEIGHTS, CACHE, MATMUL, ATTENTION = 0.03, 0.8, 0.4, 0.6, 0.2  # what the made-up device does
 
 
-def by_hand_ms(architecture: Architecture, limits: Limits, shape: tuple[int, int, int], overlaps: bool) -> float:
+def by_hand_ms(architecture: Architecture, limits: DeviceLimits, shape: tuple[int, int, int], overlaps: bool) -> float:
     """Return what the made-up device takes: the formula of Efficiency, written out anew from the architecture."""
     batch, context, tokens = shape
     rows, width = batch * tokens, architecture.heads * architecture.head_dim
@@ -66,7 +66,7 @@ def by_hand_ms(architecture: Architecture, limits: Limits, shape: tuple[int, int
     return LAYER_MS * architecture.layers + (max(memory, compute) if overlaps else memory + compute)
 
 
-def measured(architecture: Architecture, overlaps: bool, noise: float = 0.0) -> Measured:
+def measured(architecture: Architecture, overlaps: bool, noise: float = 0.0) -> MeasuredSurface:
     """Return a surface of the made-up device."""
     source = np.random.default_rng(0)
     cells = [
@@ -78,7 +78,7 @@ def measured(architecture: Architecture, overlaps: bool, noise: float = 0.0) -> 
         )
         for shape in SHAPES
     ]
-    return Measured(surface=surface_of(KEY, cells), architecture=architecture)
+    return MeasuredSurface(surface=surface_of(KEY, cells), architecture=architecture)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -160,7 +160,7 @@ def test_a_device_of_unknown_arithmetic_has_bounds_but_no_estimates():
 
 def test_estimates_are_not_calibrated_on_estimates():
     found = calibrate([measured(SMALL, False)], DEVICE)
-    computed = Measured(surface=estimate_surface(SMALL, DEVICE, KEY, SHAPES, found), architecture=SMALL)
+    computed = MeasuredSurface(surface=estimate_surface(SMALL, DEVICE, KEY, SHAPES, found), architecture=SMALL)
     with pytest.raises(MeasurementError, match="measured surfaces"):
         calibrate([computed], DEVICE)
 

@@ -14,7 +14,7 @@ from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import MOST_DISTURBED, Interrupted, measure
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
-from spectune.profiler.session import Progress, Session
+from spectune.profiler.session import Progress, TimingSettings
 
 from .fake_machine import DEVICE, Disturbance, FakeMachine, FakeRunner, smooth_ms
 from .kept_visits import KeptVisits
@@ -54,7 +54,7 @@ def profile(
             sink=kept,
             design=AdaptiveDesign([domain], held_out=held_out),
             progress=progress,
-            session=Session(clock=runner.machine, seed=seed, until=until),
+            session=TimingSettings(clock=runner.machine, seed=seed, until=until),
         )
         assert len(surfaces) == (until == 1.0)
     return surfaces[0]
@@ -193,7 +193,7 @@ def test_a_seed_repeats_the_session_call_by_call() -> None:
 def test_rounds_mix_the_cells_of_all_runners() -> None:
     machine, sink = FakeMachine(), KeptVisits()
     runners = [FakeRunner(machine), FakeRunner(machine, identity="other", role="draft")]
-    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=20.0, sink=sink, session=Session(clock=machine))
+    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=20.0, sink=sink, session=TimingSettings(clock=machine))
     middle = [visit.surface for visit in sink.kept if visit.round == 4]
     assert {0, 1} <= set(middle) and middle != sorted(middle)
 
@@ -250,7 +250,7 @@ def test_the_first_sitting_times_the_first_points_whatever_its_share() -> None:
         device=DEVICE,
         budget_s=10.0,
         sink=sink,
-        session=Session(clock=short, until=0.01),
+        session=TimingSettings(clock=short, until=0.01),
     )
     timed = {(visit.batch, visit.context_tokens, visit.tokens) for visit in sink.kept}
     assert set(DOMAIN.coarse()) <= timed and short.now_s() < 9.0
@@ -292,7 +292,7 @@ def test_a_shape_that_breaks_later_is_a_failure_too() -> None:
 def drafter_beyond(machine: FakeMachine, sink: MemoryJournal) -> None:
     """Measure a target that runs and a drafter none of whose shapes do."""
     runners = [FakeRunner(machine), FakeRunner(machine, identity="small", role="draft", too_large=1)]
-    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=100.0, sink=sink, session=Session(clock=machine))
+    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=100.0, sink=sink, session=TimingSettings(clock=machine))
 
 
 def test_a_session_in_which_no_shape_of_a_runner_runs_ends_early_and_says_why() -> None:

@@ -19,7 +19,7 @@ from spectune.profiler.clock import Call
 from spectune.profiler.device import detect
 from spectune.profiler.records.ceilings import PeakRates, ProductTiming, ReadTiming
 from spectune.profiler.records.device import Device
-from spectune.profiler.records.limits import Limits, ReadSpeed
+from spectune.profiler.records.limits import DeviceLimits, ReadSpeed
 from spectune.profiler.records.wire import from_json, to_json
 
 MIB = 2**20
@@ -41,8 +41,8 @@ class SteadyClock:
         return 50.0
 
 
-def limits(*reads: tuple[int, float], cache_mib: int = 0) -> Limits:
-    return Limits(
+def limits(*reads: tuple[int, float], cache_mib: int = 0) -> DeviceLimits:
+    return DeviceLimits(
         name="test",
         origin="measured",
         memory_bytes=2**30,

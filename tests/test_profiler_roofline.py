@@ -16,7 +16,7 @@ from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.configuration import architecture_of
 from spectune.profiler.records.device import Device
-from spectune.profiler.records.limits import Limits
+from spectune.profiler.records.limits import DeviceLimits
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
@@ -39,7 +39,7 @@ H200 = catalogued("H200").limits
 KEY = SurfaceKey(device="d" * 16, model="m" * 16, role="verify", regime="eager", dtype="bfloat16", attention="sdpa")
 
 
-def recorded() -> tuple[Limits, dict[str, LatencySurface]]:
+def recorded() -> tuple[DeviceLimits, dict[str, LatencySurface]]:
     """Return what benchmarks/estimate.py --keep measured on a shared virtual machine."""
     kept = json.loads((DATA / "cpu_surfaces.json").read_text())
     device = from_json(Device, json.dumps(kept["device"]))

@@ -11,7 +11,7 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.report.site.contents import Contents
 from spectune.report.site.frame import Frame, document
 from spectune.report.site.links import SiteLinks
-from spectune.report.site.page import Page
+from spectune.report.site.page import SitePage
 from spectune.report.site.surface import surface_page_of
 from spectune.report.site.whole import whole_report
 
@@ -46,7 +46,7 @@ def report(store: SqlStore) -> str:
 @pytest.fixture(scope="module")
 def surface(store: SqlStore) -> str:
     contents = Contents(store)
-    page: Page = surface_page_of(contents, SiteLinks(), contents.surfaces[0])
+    page: SitePage = surface_page_of(contents, SiteLinks(), contents.surfaces[0])
     frame = Frame(links=SiteLinks(), place="a store")
     return str(document(frame, [page], title=page.title, current=page.name))
 

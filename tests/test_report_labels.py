@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from scipy.optimize import isotonic_regression
 
 from spectune.report.axis import axis_of_counts, axis_of_times
-from spectune.report.figure import Line, Panel
+from spectune.report.figure import LineSeries, Panel
 from spectune.report.labels import end_labels, spread_labels
 
 heights = some.lists(some.floats(0.0, 1.0), min_size=1, max_size=12)
@@ -21,7 +21,8 @@ heights = some.lists(some.floats(0.0, 1.0), min_size=1, max_size=12)
 def panel(*ends: tuple[float, float]) -> Panel:
     """Return a panel with one line per end."""
     lines = [
-        Line(label=str(place), shade=0.0, marks=(), strokes=(((1.0, y), (x, y)),)) for place, (x, y) in enumerate(ends)
+        LineSeries(label=str(place), shade=0.0, marks=(), strokes=(((1.0, y), (x, y)),))
+        for place, (x, y) in enumerate(ends)
     ]
     return Panel(title="", x=axis_of_counts("", [1, 8]), y=axis_of_times("", [1, 10], is_log=False), lines=tuple(lines))
 

@@ -12,7 +12,7 @@ from spectune.planner.plans.plan import PlanCell, PublishedPrice
 from spectune.planner.records.tree import ShapeFacts
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.report.figure import Figure, Line, Panel
+from spectune.report.figure import Figure, LineSeries, Panel
 from spectune.report.picture import html_page, write_picture
 from spectune.report.plan import plan_figure
 
@@ -47,7 +47,7 @@ def figure() -> Figure:
     return plan_figure(PLAN)
 
 
-def line(panel: Panel, label: str) -> Line:
+def line(panel: Panel, label: str) -> LineSeries:
     (found,) = (each for each in panel.lines if each.label == label)
     return found
 

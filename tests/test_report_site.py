@@ -25,7 +25,7 @@ from spectune.report.site.frame import Frame, document
 from spectune.report.site.jobs import jobs_page
 from spectune.report.site.links import SiteLinks
 from spectune.report.site.overview import overview_page
-from spectune.report.site.page import Page
+from spectune.report.site.page import SitePage
 from spectune.report.site.plan import plan_page_of
 from spectune.report.site.plans import plans_page
 from spectune.report.site.refusal import refusal_page, sign_in_page
@@ -62,7 +62,7 @@ def store() -> Iterator[SqlStore]:
 
 
 @pytest.fixture(scope="module")
-def pages(store: SqlStore) -> dict[str, Page]:
+def pages(store: SqlStore) -> dict[str, SitePage]:
     contents = Contents(store)
     newer, older = contents.newest_plans(9)
     found = [
@@ -80,7 +80,7 @@ def pages(store: SqlStore) -> dict[str, Page]:
 
 
 @pytest.fixture(scope="module")
-def documents(store: SqlStore, pages: dict[str, Page]) -> dict[str, str]:
+def documents(store: SqlStore, pages: dict[str, SitePage]) -> dict[str, str]:
     others = [refusal_page(LINKS, NASTY, NASTY), sign_in_page(NASTY, NASTY)]
     every = [*pages.values(), *others]
     found = {page.name: str(document(FRAME, [page], title=page.title, current=page.name)) for page in every}
@@ -116,7 +116,7 @@ def test_ids_are_distinct(read: dict[str, Parsed]) -> None:
 
 
 def test_every_link_of_the_site_leads_to_a_page_or_a_part_of_one(
-    read: dict[str, Parsed], pages: dict[str, Page]
+    read: dict[str, Parsed], pages: dict[str, SitePage]
 ) -> None:
     ids = {
         f"/{'' if name == 'overview' else name}": {
@@ -198,17 +198,17 @@ def test_the_first_link_skips_to_the_content(read: dict[str, Parsed]) -> None:
         assert page.all("main")[0].attributes["id"] == "content"
 
 
-def test_there_is_one_main_heading_a_page(read: dict[str, Parsed], pages: dict[str, Page]) -> None:
+def test_there_is_one_main_heading_a_page(read: dict[str, Parsed], pages: dict[str, SitePage]) -> None:
     assert {len(read[name].all("h1")) for name in pages} == {1}
 
 
-def test_every_timed_cell_stands_in_a_table(read: dict[str, Parsed], pages: dict[str, Page]) -> None:
+def test_every_timed_cell_stands_in_a_table(read: dict[str, Parsed], pages: dict[str, SitePage]) -> None:
     (name, *_) = [name for name in pages if name.startswith("surfaces/")]
     assert len(read[name].all("tr")) == 1 + len(cells())
     assert len(read[name].all("g", "failed")) == 1
 
 
-def test_raw_repeats_are_drawn_beside_their_median(read: dict[str, Parsed], pages: dict[str, Page]) -> None:
+def test_raw_repeats_are_drawn_beside_their_median(read: dict[str, Parsed], pages: dict[str, SitePage]) -> None:
     (name, *_) = [name for name in pages if name.startswith("surfaces/")]
     repeats = read[name].all("path", "repeats")[1].attributes["data-repeats"]  # the first is the legend's
     assert "data-repeats" not in read[name].all("path", "repeats")[0].attributes or len(repeats.split()) == 4
@@ -275,7 +275,7 @@ def test_a_retired_setup_is_told_and_not_followed() -> None:
         assert "every plan is retired" in overview_page(Contents(store), LINKS).body
 
 
-def test_a_later_plan_of_the_same_setup_leads_to_the_differences(pages: dict[str, Page]) -> None:
+def test_a_later_plan_of_the_same_setup_leads_to_the_differences(pages: dict[str, SitePage]) -> None:
     assert 'href="/plans/1/diff/2"' in pages["plans/1"].body
     assert 'href="/plans/1/diff/2"' in pages["plans"].body
 

@@ -10,7 +10,7 @@ import pytest
 
 from spectune.report.site.cell import tint_of
 from spectune.report.site.style import STYLE
-from spectune.report.site.theme import DARK, LIGHT, SHADES, TINTS, Scheme, mixed, shade_class
+from spectune.report.site.theme import DARK, LIGHT, SHADES, TINTS, ColourScheme, mixed, shade_class
 
 from .test_report_palette import contrast, luminance
 
@@ -18,13 +18,13 @@ SCHEMES = pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"]
 
 
 @SCHEMES
-def test_every_text_can_be_read_on_the_ground_and_on_sheets(scheme: Scheme) -> None:
+def test_every_text_can_be_read_on_the_ground_and_on_sheets(scheme: ColourScheme) -> None:
     texts = (scheme.text, scheme.faint, scheme.accent, scheme.warning)
     assert min(contrast(text, on) for text in texts for on in (scheme.background, scheme.sheet)) >= 4.5  # WCAG 1.4.3
 
 
 @SCHEMES
-def test_every_text_of_a_heat_table_can_be_read_on_every_tint(scheme: Scheme) -> None:
+def test_every_text_of_a_heat_table_can_be_read_on_every_tint(scheme: ColourScheme) -> None:
     tints = [scheme.tint(step) for step in range(TINTS)]
     assert min(contrast(scheme.text, tint) for tint in tints) >= 4.5
     signs = (scheme.warning, scheme.accent)  # beside words that say the same
@@ -32,13 +32,13 @@ def test_every_text_of_a_heat_table_can_be_read_on_every_tint(scheme: Scheme) ->
 
 
 @SCHEMES
-def test_text_on_the_accent_and_on_tips_can_be_read(scheme: Scheme) -> None:
+def test_text_on_the_accent_and_on_tips_can_be_read(scheme: ColourScheme) -> None:
     assert contrast(scheme.background, scheme.accent) >= 4.5
     assert contrast(scheme.background, scheme.text) >= 4.5
 
 
 @SCHEMES
-def test_every_line_and_part_of_a_bar_stands_out(scheme: Scheme) -> None:
+def test_every_line_and_part_of_a_bar_stands_out(scheme: ColourScheme) -> None:
     parts = (scheme.accent, scheme.second, scheme.third)
     drawn = (*parts, *(scheme.shade(step) for step in range(SHADES)))
     assert min(contrast(each, scheme.background) for each in drawn) >= 3.0  # WCAG 1.4.11
@@ -50,7 +50,7 @@ def test_no_text_is_written_in_the_colour_of_a_line() -> None:
 
 
 @SCHEMES
-def test_deeper_tints_are_further_from_the_ground_one_after_the_other(scheme: Scheme) -> None:
+def test_deeper_tints_are_further_from_the_ground_one_after_the_other(scheme: ColourScheme) -> None:
     steps = np.diff([luminance(scheme.tint(step)) for step in range(TINTS)])
     assert (steps > 0.0).all() or (steps < 0.0).all()
 

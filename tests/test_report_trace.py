@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.report.figure import Figure, Line
+from spectune.report.figure import Figure, LineSeries
 from spectune.report.picture import html_page
 from spectune.report.trace import count_hits, trace_figure
 
@@ -24,7 +24,7 @@ def figure() -> Figure:
     return trace_figure(TRACE, target="large")
 
 
-def heights(line: Line) -> list[float]:
+def heights(line: LineSeries) -> list[float]:
     return [mark.y for mark in line.marks if mark.y is not None]
 
 

@@ -19,7 +19,7 @@ from spectune.errors import ModelError
 from spectune.runtime.engines.converted import GgufDtype
 from spectune.runtime.engines.gguf_file import interleaved, write_gguf
 from spectune.runtime.engines.gguf_header import positions_of_gguf, shape_of_gguf
-from spectune.runtime.engines.measured import Load
+from spectune.runtime.engines.measured import EngineLoad
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 from .llama_program import say_ascii
@@ -160,7 +160,7 @@ def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, 
     setting = Setting(method="draft-simple", drafter=itself, knobs=(("p_min", 0.0),), length=length) if length else None
     engine = run_engine("llama.cpp", file, {}, dtype="float32", threads=1, folder=tmp_path)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    with engine.started(setting, Load(concurrency=1, capacity=64)) as running:
+    with engine.started(setting, EngineLoad(concurrency=1, capacity=64)) as running:
         answers = [running.decode([prompt], NEW_TOKENS)[0] for prompt in PROMPTS]
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         fed = torch.tensor([prompt])

@@ -21,7 +21,7 @@ from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.profiler.identity import identify_gguf
-from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.counters import READERS
 from spectune.tuning.engines.inputs import setting_of, way_of
@@ -54,7 +54,7 @@ def chain(name: str, length: int) -> Setting:
 
 def decoded(setting: Setting | None, *, slots: int = 1) -> list[EngineText]:
     """Return all prompts' texts, whose counts must be the server's own."""
-    load = Load(concurrency=slots, capacity=128)
+    load = EngineLoad(concurrency=slots, capacity=128)
     with engine().started(setting, load) as running:
         before = running.counters()
         texts = [one for at in range(0, 3, slots) for one in running.decode(PROMPTS[at : at + slots], TOKENS)]
@@ -134,7 +134,7 @@ def test_its_search_for_n_grams_walks_as_ours_does(texts_of: Callable[[], OwnLla
     setting = setting_of(texts_of(), (LookupPolicy(length=length, max_ngram=size, min_ngram=size), "lookup"))
     ran: list[list[EngineText]] = []
     for one in (None, setting):
-        with texts_of().started(one, Load(concurrency=1, capacity=128)) as running:
+        with texts_of().started(one, EngineLoad(concurrency=1, capacity=128)) as running:
             ran.append([running.decode([prompt], TOKENS)[0] for prompt in PROMPTS])
     own = [Text(prompt=prompt, continuation=text.tokens) for prompt, text in zip(PROMPTS, ran[0], strict=True)]
     ((_, results),) = whole_ngram_results(own, size, [length])
@@ -147,7 +147,7 @@ def test_acceptance_set_by_hand_is_read_from_its_metrics() -> None:
     if not engine().facts.sets_acceptance:
         pytest.skip(f"llama.cpp {engine().facts.version} cannot set acceptance")
     wanted = (0.9, 0.5, 0.2)
-    load = Load(concurrency=1, capacity=1024, synthetic=wanted)
+    load = EngineLoad(concurrency=1, capacity=1024, synthetic=wanted)
     with engine().started(chain("other", 3), load) as running:
         for prompt in PROMPTS:
             running.decode([prompt], 700)
@@ -156,7 +156,7 @@ def test_acceptance_set_by_hand_is_read_from_its_metrics() -> None:
 
 
 def test_several_settings_are_open_at_once() -> None:
-    load = Load(concurrency=1, capacity=128)
+    load = EngineLoad(concurrency=1, capacity=128)
     with engine().started(chain("twin", 1), load) as first, engine().started(chain("twin", 5), load) as second:
         for running, length in ((first, 1), (second, 5), (first, 1)):
             (text,) = running.decode(PROMPTS[:1], TOKENS)
@@ -164,7 +164,7 @@ def test_several_settings_are_open_at_once() -> None:
 
 
 def test_a_text_without_room_is_refused_with_what_the_server_says() -> None:
-    with engine().started(None, Load(concurrency=1, capacity=64)) as running:
+    with engine().started(None, EngineLoad(concurrency=1, capacity=64)) as running:
         with pytest.raises(MeasurementError, match=r"status 400: .*exceed"):
             running.decode([(5, 17) * 1000], 4)
         assert running.decode(PROMPTS[:1], 4)
@@ -184,7 +184,7 @@ def test_its_settings_are_ways_of_ours() -> None:
 
 def test_a_setting_it_does_not_know_is_refused() -> None:
     unknown = Setting(method="telepathy", drafter=None, knobs=(), length=1)
-    load = Load(concurrency=1, capacity=64)
+    load = EngineLoad(concurrency=1, capacity=64)
     with pytest.raises(MeasurementError, match="telepathy"), engine().started(unknown, load):
         pass
 
@@ -210,7 +210,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no GGUF file"):
         identify_gguf(other)
     broken = run_engine("llama.cpp", other, {}, dtype="float32", threads=1, folder=tmp_path)
-    load = Load(concurrency=1, capacity=64)
+    load = EngineLoad(concurrency=1, capacity=64)
     with pytest.raises(ModelError, match="no GGUF file"), broken.started(None, load):
         pass
     cut = tmp_path / "cut.gguf"

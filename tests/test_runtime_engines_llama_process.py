@@ -24,7 +24,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.gguf_file import read_gguf
 from spectune.profiler.prompt import Message, conversation
 from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
-from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.runtime.engines.setting import Setting
 from spectune.runtime.models.loading import load_tokenizer
 
@@ -83,7 +83,7 @@ def engine(files: Path, drafter: str = "small") -> OwnLlamaCpp:
 
 def decoded(found: OwnLlamaCpp, setting: Setting | None) -> tuple[EngineText, ...]:
     """Return the texts of all prompts at once, whose counts must be the server's."""
-    with found.started(setting, Load(concurrency=len(PROMPTS), capacity=128)) as running:
+    with found.started(setting, EngineLoad(concurrency=len(PROMPTS), capacity=128)) as running:
         running.decode([PROMPTS[0]] * len(PROMPTS), 8)
         before = running.counters()
         texts = running.decode(PROMPTS, TOKENS)
@@ -131,7 +131,7 @@ def test_a_drafter_that_reads_texts_as_other_tokens_is_refused(build: int, files
 def test_a_server_is_started_with_the_flags_of_an_export(build: int, files: Path) -> None:
     found = engine(files)
     setting = found.chain(found.drafters[0], 3)
-    told = dict(pairwise(found.command(found.target, setting, Load(concurrency=2, capacity=64))))
+    told = dict(pairwise(found.command(found.target, setting, EngineLoad(concurrency=2, capacity=64))))
     assert told["--model"] == str(files / "target.gguf")
     assert told["--spec-draft-model"] == str(files / "small.gguf")
     assert (told["--spec-type"], told["--spec-draft-n-max"], told["--parallel"]) == ("draft-simple", "3", "2")
@@ -140,7 +140,7 @@ def test_a_server_is_started_with_the_flags_of_an_export(build: int, files: Path
 
 def test_acceptance_is_set_where_the_build_can(build: int, files: Path) -> None:
     found = engine(files)
-    load = Load(concurrency=1, capacity=64, synthetic=(0.5, 0.25))
+    load = EngineLoad(concurrency=1, capacity=64, synthetic=(0.5, 0.25))
     assert found.facts.sets_acceptance == (build == BUILDS[1])
     if found.facts.sets_acceptance:
         words = found.command(found.target, found.chain(found.drafters[0], 2), load)
@@ -152,14 +152,14 @@ def test_acceptance_is_set_where_the_build_can(build: int, files: Path) -> None:
 
 def test_what_the_server_refuses_is_said_in_its_words(build: int, files: Path) -> None:
     found = engine(files)
-    with found.started(None, Load(concurrency=1, capacity=32)) as running:
+    with found.started(None, EngineLoad(concurrency=1, capacity=32)) as running:
         with pytest.raises(MeasurementError, match=r"status 400: .*exceeds the available context"):
             running.decode([(1,) * 40], 4)
         assert running.decode([(1,)], 4)
     unknown = Setting(method="telepathy", drafter=None, knobs=(), length=1)
     with (
         pytest.raises(MeasurementError, match="unknown speculative type: telepathy"),
-        found.started(unknown, Load(concurrency=1, capacity=32)),
+        found.started(unknown, EngineLoad(concurrency=1, capacity=32)),
     ):
         pass
 
@@ -168,7 +168,7 @@ def test_too_little_memory_is_refused_before_anything_is_started(
     build: int, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = engine(files)
-    setting, load = found.chain(found.drafters[0], 2), Load(concurrency=3, capacity=100)
+    setting, load = found.chain(found.drafters[0], 2), EngineLoad(concurrency=3, capacity=100)
     shape = shape_of_gguf(found.target)
     assert shape.cached == 32 and shape.vocabulary > 0  # a key and a value of 16 numbers
     one = found.target.stat().st_size + 32 * 4 * 300 + 4 * MICRO_BATCH * shape.vocabulary

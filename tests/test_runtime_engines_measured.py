@@ -24,7 +24,7 @@ from spectune.planner.records.recording import Text
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.lookup import find_continuation
 from spectune.profiler.identity import identify
-from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
+from spectune.runtime.engines.measured import EngineLoad, EngineText, MeasuredEngine
 from spectune.runtime.engines.openvino_decoding import drafted_in_all
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.setting import Setting
@@ -38,7 +38,7 @@ from .tiny_family import save_model
 TOKENS = 40
 OTHER_WORDS = "abc efgh(): ijklmn 1"  # as many merges as those of the others' words, and other ones
 HIDDEN = 128  # vLLM attends by heads of 32 numbers or more
-LOAD = Load(concurrency=1, capacity=128)
+LOAD = EngineLoad(concurrency=1, capacity=128)
 WHEELS = {
     "llama.cpp": ("gguf",),
     "openvino": ("openvino", "openvino_genai", "openvino_tokenizers"),
@@ -243,12 +243,12 @@ def test_several_settings_are_open_at_once_and_do_not_disturb_each_other(name: s
 @each_alone
 def test_what_it_cannot_do_is_refused(name: str) -> None:
     found = engine(name)
-    by_hand = Load(concurrency=1, capacity=64, synthetic=(0.5,))
+    by_hand = EngineLoad(concurrency=1, capacity=64, synthetic=(0.5,))
     with pytest.raises(MeasurementError, match="by hand"), found.started(None, by_hand):
         pass
     with (
         pytest.raises(MeasurementError, match=r"asked for 2|not at 2"),
-        found.started(None, Load(concurrency=2, capacity=64)),
+        found.started(None, EngineLoad(concurrency=2, capacity=64)),
     ):
         pass
 

@@ -11,7 +11,7 @@ import pytest
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.plain import PlainPolicy
-from spectune.runtime.engines.schedule import Line, Offer, best_line, is_allowed, schedule_of
+from spectune.runtime.engines.schedule import EngineOffer, OfferSchedule, best_line, is_allowed, schedule_of
 from spectune.runtime.engines.setting import Off, Setting
 
 from .engine_policies import engine_drafter
@@ -19,7 +19,7 @@ from .plans import plan_of
 
 BATCHES, CONTEXTS, LENGTHS = (1, 4, 16), (100, 200), (1, 3, 5)
 PLACES = [(batch, context) for context in CONTEXTS for batch in BATCHES]
-PLAIN = Offer(policy=PlainPolicy(), setting=None, rates=dict.fromkeys(PLACES, 100.0))
+PLAIN = EngineOffer(policy=PlainPolicy(), setting=None, rates=dict.fromkeys(PLACES, 100.0))
 
 
 def setting(length: int, *, by_batch: bool, off: Off, longest_first: bool = False) -> Setting:
@@ -34,18 +34,18 @@ def setting(length: int, *, by_batch: bool, off: Off, longest_first: bool = Fals
     )
 
 
-def drawn(seed: int, *, by_batch: bool, off: Off, longest_first: bool = False) -> list[Offer]:
+def drawn(seed: int, *, by_batch: bool, off: Off, longest_first: bool = False) -> list[EngineOffer]:
     """Return offers of random speeds, some of which cannot run at some batch."""
     source = random.Random(seed)
     offers = []
     for length in LENGTHS:
         rates = {place: source.uniform(50.0, 200.0) for place in PLACES if source.random() < 0.95}
         rules = setting(length, by_batch=by_batch, off=off, longest_first=longest_first)
-        offers.append(Offer(policy=ChainPolicy(length=length), setting=rules, rates=rates))
+        offers.append(EngineOffer(policy=ChainPolicy(length=length), setting=rules, rates=rates))
     return offers
 
 
-def best_by_enumeration(offers: list[Offer], *, by_batch: bool, off: Off, longest_first: bool) -> float:
+def best_by_enumeration(offers: list[EngineOffer], *, by_batch: bool, off: Off, longest_first: bool) -> float:
     """Try every assignment of lengths to batches, 0 for off, and return the best sum of log speeds over plain ones."""
     rates = {len_: offer.rates for len_, offer in zip(LENGTHS, offers, strict=True)} | {0: PLAIN.rates}
     best = 0.0
@@ -100,7 +100,7 @@ def test_a_server_follows_lengths_as_its_rules_say(
     lengths: tuple[int, ...], by_batch: bool, off: Off, longest_first: bool, allowed: bool
 ) -> None:
     offers = {
-        batch: Offer(
+        batch: EngineOffer(
             policy=ChainPolicy(length=length),
             setting=setting(length, by_batch=by_batch, off=off, longest_first=longest_first),
             rates={},
@@ -114,12 +114,12 @@ def test_a_server_follows_lengths_as_its_rules_say(
 
 def test_an_unknown_speed_counts_as_plain_decoding() -> None:
     rates = {place: 150.0 if place[0] == 1 else None for place in PLACES}
-    offer = Offer(policy=ChainPolicy(length=3), setting=setting(3, by_batch=False, off="never"), rates=rates)
+    offer = EngineOffer(policy=ChainPolicy(length=3), setting=setting(3, by_batch=False, off="never"), rates=rates)
     assert best_line(PLAIN, [offer]).score == pytest.approx(2 * math.log(1.5))
 
 
 def test_a_tie_goes_to_plain_decoding() -> None:
-    offer = Offer(
+    offer = EngineOffer(
         policy=ChainPolicy(length=3),
         setting=setting(3, by_batch=False, off="never"),
         rates=dict.fromkeys(PLACES, 100.3),
@@ -131,7 +131,7 @@ def test_a_way_that_differs_from_what_was_priced_loses_ties() -> None:
     same = setting(5, by_batch=False, off="never")
     like = Setting(method="other", drafter=None, knobs=(), length=1, differs="it drafts otherwise")
     offers = [
-        Offer(policy=ChainPolicy(length=length), setting=one, rates=dict.fromkeys(PLACES, rate))
+        EngineOffer(policy=ChainPolicy(length=length), setting=one, rates=dict.fromkeys(PLACES, rate))
         for length, one, rate in ((5, same, 150.0), (1, like, 150.5))
     ]
     assert best_line(PLAIN, offers).setting == same
@@ -141,16 +141,16 @@ def test_a_way_that_differs_from_what_was_priced_loses_ties() -> None:
 def test_a_batch_between_two_goes_where_the_plan_sends_it(batches: tuple[int, ...]) -> None:
     plan: Plan = plan_of([(batch, 100) for batch in batches])
     offers = {
-        batch: Offer(policy=ChainPolicy(length=at), setting=setting(at, by_batch=True, off="any"), rates={})
+        batch: EngineOffer(policy=ChainPolicy(length=at), setting=setting(at, by_batch=True, off="any"), rates={})
         for at, batch in enumerate(batches, start=1)
     }
-    stages = schedule_of(Line(offers=offers, score=0.0)).stages
+    stages = schedule_of(OfferSchedule(offers=offers, score=0.0)).stages
     for batch in range(1, 120):
         (stage,) = [s for s in stages if s.first <= batch and (s.last is None or batch <= s.last)]
         assert batches[stage.length - 1] == plan.cell(batch, 100).batch
 
 
 def test_neighbours_of_one_length_are_one_stage() -> None:
-    one = Offer(policy=ChainPolicy(length=3), setting=setting(3, by_batch=True, off="any"), rates={})
-    found = schedule_of(Line(offers={1: one, 4: one, 16: PLAIN}, score=0.0))
+    one = EngineOffer(policy=ChainPolicy(length=3), setting=setting(3, by_batch=True, off="any"), rates={})
+    found = schedule_of(OfferSchedule(offers={1: one, 4: one, 16: PLAIN}, score=0.0))
     assert [(stage.first, stage.last, stage.length) for stage in found.stages] == [(1, 8, 3), (9, None, 0)]

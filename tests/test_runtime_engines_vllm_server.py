@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from spectune.cli import main
 from spectune.engines import own_vllm
-from spectune.engines.answers import Answer
+from spectune.engines.answers import RequestResult
 from spectune.engines.counters import Counts
 from spectune.engines.own import texts_of
 from spectune.engines.own_vllm import OwnVLLM
@@ -23,7 +23,7 @@ from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.cpu import allowed_cores
 from spectune.profiler.prompt import Message, conversation
-from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.runtime.engines.setting import Setting
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.prompt_ids import chat_ids
@@ -35,7 +35,7 @@ from .tiny_family import save_model, save_vocabulary
 
 TOKENS = 40
 PROMPTS = ((5, 17, 40), (9, 3, 8, 61, 20))
-LOAD = Load(concurrency=2, capacity=128)
+LOAD = EngineLoad(concurrency=2, capacity=128)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_texts_are_the_target_s_and_chains_follow_from_the_drafter_s_own_tokens(
 
 def test_a_server_is_started_with_room_for_its_load_and_the_setting_of_an_export(folder: Path) -> None:
     found = engine(folder)
-    words = found.command(found.target, found.chain(found.drafters[0], 3), Load(concurrency=4, capacity=96))
+    words = found.command(found.target, found.chain(found.drafters[0], 3), EngineLoad(concurrency=4, capacity=96))
     told = dict(pairwise(words))
     assert told["--max-num-seqs"] == "4" and told["--max-model-len"] == "96" and told["--dtype"] == "float32"
     assert '"num_speculative_tokens": 3' in told["--speculative-config"]
@@ -105,7 +105,7 @@ def test_a_server_is_started_with_room_for_its_load_and_the_setting_of_an_export
 
 def test_rounds_that_came_in_one_event_are_not_taken_for_accepted_tokens() -> None:
     """Two rounds of two tokens each in one event hold two accepted tokens, not three."""
-    one = Answer(prompt=0, ttft_ms=1.0, e2e_ms=9.0, tokens=7, events=((1,), (2, 3, 4, 5), (6, 7)))
+    one = RequestResult(prompt=0, ttft_ms=1.0, e2e_ms=9.0, tokens=7, events=((1,), (2, 3, 4, 5), (6, 7)))
     counts = Counts(drafts=3, drafted=6, accepted=3)
     (text,) = texts_of([one], counts, drafts=True)
     assert (text.accepted, text.rounds, text.drafted, text.ms) == (3, 3, 6, 8.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from spectune.errors import RequestError
-from spectune.runtime.watch.drift import STAKES, Evidence, PromiseTest, direction_of, money_of
+from spectune.runtime.watch.drift import STAKES, EProcess, PromiseTest, direction_of, money_of
 
 STREAMS, BLOCKS, RATE = 400, 600, 0.05
 MOST_ALARMS = int(binom.ppf(0.999, STREAMS, RATE))  # of streams whose rate of alarms is exactly the stated one
@@ -72,7 +72,7 @@ def test_drift_is_told_once() -> None:
 
 def test_money_is_the_sum_over_all_starts_and_stakes() -> None:
     blocks = [bool(bit) for bit in np.random.default_rng(5).random(40) < 0.6]
-    evidence = Evidence()
+    evidence = EProcess()
     for is_bad in blocks:
         money = evidence.add(1.0 if is_bad else -1.0)
     signs = [1 if is_bad else -1 for is_bad in blocks]
@@ -88,7 +88,7 @@ def test_money_is_the_sum_over_all_starts_and_stakes() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.floats(0.0, 1.0))
 def test_money_of_many_blocks_at_once_is_that_of_one_after_another(seed: int, count: int, share: float) -> None:
     blocks = np.random.default_rng(seed).random(count) < share
-    evidence = Evidence()
+    evidence = EProcess()
     one_by_one = [evidence.add(1.0 if is_bad else -1.0) for is_bad in blocks]
     np.testing.assert_allclose(np.minimum(money_of(blocks), 1e100), np.minimum(one_by_one, 1e100), rtol=1e-9)
 
@@ -111,7 +111,7 @@ def test_fair_bets_keep_the_mean_money_at_1() -> None:
     depth = 12
     total = 0.0
     for outcome in range(2**depth):  # every stream of so many fair coins
-        evidence = Evidence()
+        evidence = EProcess()
         for block in range(depth):
             evidence.add(1.0 if outcome >> block & 1 else -1.0)
         total += evidence.money

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.runtime.watch.prometheus import Family, exposition
+from spectune.runtime.watch.prometheus import MetricFamily, exposition
 from spectune.runtime.watch.watch import Watch
 
 from .watched_rounds import choice_of, drafting_plan, round_of
@@ -45,12 +45,12 @@ def labels_of(text: str) -> frozenset[tuple[str, str]]:
 
 @given(st.text(), st.floats(allow_nan=False))
 def test_any_label_and_any_number_come_back(label: str, value: float) -> None:
-    family = Family(name="spectune_x", kind="gauge", about='a "\\"\nb', samples=[({"label": label}, value)])
+    family = MetricFamily(name="spectune_x", kind="gauge", about='a "\\"\nb', samples=[({"label": label}, value)])
     assert parsed(exposition([family])) == {("spectune_x", frozenset({("label", label)})): value}
 
 
 def test_a_family_without_samples_is_left_out() -> None:
-    assert exposition([Family(name="spectune_x", kind="gauge", about="", samples=[])]) == ""
+    assert exposition([MetricFamily(name="spectune_x", kind="gauge", about="", samples=[])]) == ""
 
 
 def test_what_a_watch_counted_is_told_by_cell_and_part() -> None:

@@ -15,13 +15,13 @@ from spectune.profiler.records.wire import to_json
 from spectune.service import examples
 from spectune.service.app import create_app
 from spectune.service.log import JsonLines
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 from spectune.service.state import Buckets
 
 from .fresh_store import fresh_store
 
 JSON = {"Content-Type": "application/json"}
-SETTINGS = Settings(workers=0, fresh_s=0.01)
+SETTINGS = ServiceSettings(workers=0, fresh_s=0.01)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_only_health_is_told_to_anybody(client: TestClient) -> None:
 
 
 def test_a_store_without_tokens_is_open_until_it_has_one(store: SqlStore) -> None:
-    settings = Settings(auth="when-tokens-exist", workers=0, fresh_s=0.01)
+    settings = ServiceSettings(auth="when-tokens-exist", workers=0, fresh_s=0.01)
     with TestClient(create_app(store, settings)) as client:
         assert client.get("/v1/plans").status_code == 200
         Tokens(store).create("first", "read")
@@ -106,7 +106,7 @@ def test_a_store_without_tokens_is_open_until_it_has_one(store: SqlStore) -> Non
 
 
 def test_a_page_of_another_name_cannot_ask_a_service_without_tokens(store: SqlStore) -> None:
-    settings = Settings(auth="off", workers=0, hosts=("localhost", "127.0.0.1", "[::1]"))
+    settings = ServiceSettings(auth="off", workers=0, hosts=("localhost", "127.0.0.1", "[::1]"))
     with TestClient(create_app(store, settings)) as client:
         for host, status in (("localhost:8321", 200), ("[::1]:8321", 200), ("evil.example", 421), ("", 421)):
             assert client.get("/v1/plans", headers={"Host": host}).status_code == status
@@ -134,7 +134,7 @@ def test_neither_answers_nor_logs_tell_a_token(
 
 def test_too_many_requests_of_one_token_are_put_off_and_others_are_not(store: SqlStore) -> None:
     one, other = (Tokens(store).create(name, "read") for name in ("one", "other"))
-    with TestClient(create_app(store, Settings(workers=0, rate_per_s=0.01, burst=3))) as client:
+    with TestClient(create_app(store, ServiceSettings(workers=0, rate_per_s=0.01, burst=3))) as client:
         answers = [client.get("/v1", headers=bearer(one)) for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 100

@@ -19,7 +19,7 @@ from spectune.profiler.records.visit import Visit
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.service import examples
 from spectune.service.app import create_app
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .fresh_store import fresh_store
 from .plans import plan_of
@@ -38,7 +38,7 @@ FILED = NewPlan(
 
 @pytest.fixture
 def client(tmp_path) -> Iterator[TestClient]:
-    settings = Settings(auth="off", rate_per_s=0.0, workers=0, body_bytes=100_000, upload_bytes=200_000)
+    settings = ServiceSettings(auth="off", rate_per_s=0.0, workers=0, body_bytes=100_000, upload_bytes=200_000)
     with fresh_store(tmp_path) as store, TestClient(create_app(store, settings)) as opened:
         yield opened
 

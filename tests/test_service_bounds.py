@@ -40,7 +40,7 @@ from spectune.service.app import create_app
 from spectune.service.body import read_body
 from spectune.service.problem import ProblemError
 from spectune.service.resolver import ParsedPlans
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .filled_service import PLAN, add_plan
 from .fresh_store import fresh_store
@@ -50,7 +50,7 @@ from .synthetic import DEVICE
 
 KEY = SurfaceKey(device="one", model="model", role="verify", regime="eager", dtype="float32")
 KEYS = [KEY, replace(KEY, role="draft"), replace(KEY, device="other"), replace(KEY, attention="flash")]
-OPEN = Settings(auth="off", rate_per_s=0.0, workers=0)
+OPEN = ServiceSettings(auth="off", rate_per_s=0.0, workers=0)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_the_newest_jobs_come_newest_first(store: SqlStore) -> None:
 def test_a_stream_ends_when_its_token_is_revoked(store: SqlStore) -> None:
     tokens, job = Tokens(store), Jobs(store).add("plan", "{}", "ci")
     headers = {"Authorization": f"Bearer {tokens.create('ci', 'read')}"}
-    with TestClient(create_app(store, Settings(workers=0, fresh_s=0.01))) as client:
+    with TestClient(create_app(store, ServiceSettings(workers=0, fresh_s=0.01))) as client:
         revoking = Timer(0.2, tokens.revoke, ["ci"])
         revoking.start()
         answer = client.get(f"/v1/jobs/{job.key}/events", headers=headers)  # the job waits for ever
@@ -158,7 +158,7 @@ def test_a_stream_ends_when_its_token_is_revoked(store: SqlStore) -> None:
 
 def test_signing_in_does_not_ask_the_database_each_time(store: SqlStore) -> None:
     token = Tokens(store).create("person", "read")
-    with TestClient(create_app(store, Settings(workers=0, fresh_s=60.0)), follow_redirects=False) as client:
+    with TestClient(create_app(store, ServiceSettings(workers=0, fresh_s=60.0)), follow_redirects=False) as client:
         callers = client.app.state.service.callers  # type: ignore[attr-defined]  # an application of FastAPI
         before = callers._read_at
         for _ in range(3):
@@ -240,7 +240,7 @@ def test_nothing_is_taken_behind_the_end_of_a_packed_body() -> None:
 
     request = Request({"type": "http", "headers": [(b"content-encoding", b"gzip")]}, receive)
     with pytest.raises(ProblemError, match="more follows"):
-        asyncio.run(read_body(request, Settings()))
+        asyncio.run(read_body(request, ServiceSettings()))
     assert len(list(pieces)) == 99
 
 
@@ -278,7 +278,7 @@ def test_many_who_ask_at_once_share_a_reading(
 def test_strangers_are_let_ask_as_often_as_one_token_and_after_health_always(store: SqlStore) -> None:
     strangers = {"/v1/plans": 401, "/sign-in": 200}
     for path, status in strangers.items():
-        with TestClient(create_app(store, Settings(workers=0, rate_per_s=0.01, burst=3))) as client:
+        with TestClient(create_app(store, ServiceSettings(workers=0, rate_per_s=0.01, burst=3))) as client:
             answers = [client.get(path, headers={"Authorization": f"Bearer x{number}"}) for number in range(4)]
             assert [answer.status_code for answer in answers] == [status, status, status, 429]
             assert [client.get(health).status_code for health in ("/healthz", "/readyz")] == [200, 200]

@@ -20,7 +20,7 @@ from spectune.db.jobs.jobs import Jobs
 from spectune.service import server as connection
 from spectune.service.app import create_app
 from spectune.service.server import MOST_HEAD_BYTES
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .fresh_store import fresh_store
 from .served_store import ServedStore, served_store
@@ -140,5 +140,5 @@ def test_a_client_that_hangs_up_within_its_body_is_no_mistake_of_ours(
         "client": None,
     }
     with caplog.at_level(logging.INFO, logger="spectune.service"), fresh_store(tmp_path) as store:
-        asyncio.run(create_app(store, Settings(workers=0))(scope, receive, send))
+        asyncio.run(create_app(store, ServiceSettings(workers=0))(scope, receive, send))
     assert [record.facts["status"] for record in caplog.records] == [499]  # type: ignore[attr-defined]  # as `tell` gives them

@@ -32,7 +32,7 @@ from spectune.report.site.links import SiteLinks
 from spectune.service.app import create_app
 from spectune.service.jobs import PlanWanted
 from spectune.service.planning import Planning, Worker, _Planner
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 from spectune.tuning.plan import make_plan
 from spectune.tuning.request import PlanRequest
 
@@ -48,7 +48,7 @@ REQUEST = {
     "contexts": [30],
     "trials": 1,
 }
-OPEN = Settings(auth="off", rate_per_s=0.0, workers=0)
+OPEN = ServiceSettings(auth="off", rate_per_s=0.0, workers=0)
 WAIT_S = 120.0  # a stalled machine is no failure
 
 
@@ -245,7 +245,7 @@ def test_jobs_are_listed_by_state_and_unknown_ones_are_not_there(client: TestCli
 
 
 def test_a_service_whose_worker_does_not_live_is_not_ready(store: SqlStore) -> None:
-    waiting = TestClient(create_app(store, Settings(auth="off", workers=1)))  # not started, so nobody works
+    waiting = TestClient(create_app(store, ServiceSettings(auth="off", workers=1)))  # not started, so nobody works
     answer = waiting.get("/readyz")
     assert answer.status_code == 503 and "not every worker" in answer.json()["detail"]
     assert waiting.get("/healthz").status_code == 200

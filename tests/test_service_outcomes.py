@@ -14,7 +14,7 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.db.wire import Document
 from spectune.profiler.records.wire import to_json
 from spectune.service.app import create_app
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .fresh_store import fresh_store
 from .site_store import add_plan, nasty_plan, observation, stalled_validation, undated_observation, validation
@@ -37,7 +37,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    settings = Settings(auth="off", rate_per_s=0.0, workers=0)
+    settings = ServiceSettings(auth="off", rate_per_s=0.0, workers=0)
     with fresh_store(tmp_path) as store, TestClient(create_app(store, settings)) as client:
         add_plan(store, PLAN)
         yield Served(store, client)

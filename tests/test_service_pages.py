@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from spectune.db.jobs.access import Tokens
 from spectune.service.app import create_app
 from spectune.service.callers import COOKIE, is_page
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .drawn_pages import parsed
 from .site_store import NASTY, filled_store
@@ -22,7 +22,7 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 @pytest.fixture(scope="module")
 def open_site() -> Iterator[TestClient]:
     """A service that needs no token."""
-    with filled_store() as store, TestClient(create_app(store, Settings(auth="off", workers=0))) as client:
+    with filled_store() as store, TestClient(create_app(store, ServiceSettings(auth="off", workers=0))) as client:
         yield client
 
 
@@ -31,7 +31,7 @@ def guarded() -> Iterator[tuple[TestClient, str]]:
     """A service that needs one, and a token that may read."""
     with filled_store() as store:
         token = Tokens(store).create("reader", "read")
-        app = create_app(store, Settings(auth="required", workers=0))
+        app = create_app(store, ServiceSettings(auth="required", workers=0))
         with TestClient(app, headers=BROWSER, follow_redirects=False) as client:
             yield client, token
 
@@ -187,7 +187,7 @@ def test_a_revoked_token_opens_no_page() -> None:
     with filled_store() as store:
         tokens = Tokens(store)
         token = tokens.create("reader", "read")
-        app = create_app(store, Settings(auth="required", workers=0, fresh_s=1e-6))
+        app = create_app(store, ServiceSettings(auth="required", workers=0, fresh_s=1e-6))
         with TestClient(app, headers=BROWSER, follow_redirects=False) as client:
             client.cookies.set(COOKIE, token)
             assert client.get("/").status_code == 200

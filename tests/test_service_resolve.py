@@ -24,7 +24,7 @@ from spectune.runtime.ladder import Wanted, find_plan
 from spectune.service.app import create_app
 from spectune.service.plan_index import ANY, PlanIndex
 from spectune.service.resolver import Question, Resolver
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .fresh_store import fresh_store
 from .plans import plan_of
@@ -60,7 +60,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 @pytest.fixture
 def client(store: SqlStore) -> Iterator[TestClient]:
-    with TestClient(create_app(store, Settings(auth="off", workers=0, fresh_s=0.01))) as opened:
+    with TestClient(create_app(store, ServiceSettings(auth="off", workers=0, fresh_s=0.01))) as opened:
         yield opened
 
 
@@ -317,7 +317,7 @@ def test_a_device_whose_transaction_ended_late_is_seen(store: SqlStore) -> None:
 def test_answers_from_memory_are_counted_apart_from_those_that_were_found(store: SqlStore) -> None:
     keep(store)
     body = {"device": json.loads(to_json(PLAN.device)), "target": PLAN.target.key, "workload": PLAN.workload}
-    with TestClient(create_app(store, Settings(auth="off", workers=0))) as client:
+    with TestClient(create_app(store, ServiceSettings(auth="off", workers=0))) as client:
         for count in ("0.0", "1.0"):
             lines = client.get("/metrics").text.splitlines()
             assert {f"spectune_resolve_cache_{name}_total {count}" for name in ("hits", "misses")} <= {*lines}

@@ -20,7 +20,7 @@ from spectune.cli import main
 from spectune.db.jobs.access import Tokens
 from spectune.errors import RequestError
 from spectune.service.server import Listening, listening_sockets, serve
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
 from .fresh_store import fresh_store
 
@@ -146,7 +146,7 @@ def test_a_store_without_tokens_is_not_served_to_others(tmp_path: Path, host: st
     fresh_store(tmp_path).close()
     listening = Listening(host=host, is_behind_proxy=True)
     with pytest.raises(RequestError, match="spectune token create"):
-        serve(str(tmp_path / "store.db"), listening, Settings(workers=0))
+        serve(str(tmp_path / "store.db"), listening, ServiceSettings(workers=0))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.2"])

@@ -20,7 +20,7 @@ from spectune.runtime.models.drafter_shapes import Kind, block_shape, is_block
 from spectune.runtime.models.formats import draft_role
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.block import BlockCard, BlockRequest, _Job, save_block, train_block
+from spectune.training.block import BlockCard, BlockRequest, _BlockTraining, save_block, train_block
 from spectune.training.block_module import (
     CtcModule,
     MedusaModule,
@@ -209,7 +209,7 @@ def test_another_unfinished_training_is_not_overwritten(tmp_path: Path, monkeypa
 def test_nothing_is_said_behind_the_end_of_a_text(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     texts = np.stack([np.arange(20), np.where(np.arange(20) < 8, np.arange(20), BLANK)])
-    job = _Job(request("medusa"), texts, tmp_path / "run", lambda *_: None)
+    job = _BlockTraining(request("medusa"), texts, tmp_path / "run", lambda *_: None)
     assert [int(each) - 20 for each in job.anchors if each >= 20] == [1, 2, 3]  # the last says tokens 5, 6 and 7
 
 
@@ -223,7 +223,7 @@ def taught(texts: np.ndarray, folder: Path, *, steps: int, published: bool = Fal
     (folder / "run").mkdir()
     asked = request("specformer", steps=steps)
     asked = replace(asked, published=published, settings=replace(asked.settings, batch=16, sequence_tokens=15))
-    job, identity = _Job(asked, texts, folder / "run", lambda *_: None), identify(place() / "target")
+    job, identity = _BlockTraining(asked, texts, folder / "run", lambda *_: None), identify(place() / "target")
     torch.manual_seed(0)
     drafter = job.new_drafter(identity)
     for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, asked.settings):
@@ -262,7 +262,7 @@ def test_what_is_wanted_at_an_anchor_are_the_tokens_behind_the_newest(
     """Texts that count up: the state behind t, the newest t + 1, so t + 2 and on; a row keeps to its first text."""
     (tmp_path / "run").mkdir()
     texts = np.stack([np.arange(20), np.arange(3, 23)])
-    job = _Job(request("medusa"), texts, tmp_path / "run", lambda *_: None)
+    job = _BlockTraining(request("medusa"), texts, tmp_path / "run", lambda *_: None)
     assert job.anchors.min() == 1 and job.anchors.max() == 20 + 15
     asked: list[torch.Tensor] = []
 

@@ -24,7 +24,7 @@ from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.training.corpus import Corpus
-from spectune.training.eagle import EagleRequest, HeadCard, _Job, frequent_ids, head_config, train_eagle
+from spectune.training.eagle import EagleRequest, HeadCard, _EagleTraining, frequent_ids, head_config, train_eagle
 from spectune.training.eagle_module import HeadModule, attended, feature_loss, soft_cross_entropy, training_time_loss
 from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_run import own_requests
@@ -214,7 +214,7 @@ def test_the_card_tells_acceptance_by_depth(form: Form) -> None:
 def test_what_stands_behind_the_end_of_a_text_does_not_count(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spectune.training.eagle.NOISE", 0.0)
     text = np.random.default_rng(1).integers(24, size=(1, 12))
-    job = _Job(request(form), text)
+    job = _EagleTraining(request(form), text)
     head, ids = job.new_head(), torch.from_numpy(text)
     torch.testing.assert_close(job.loss(head, F.pad(ids, (0, 3), value=BLANK)), job.loss(head, ids))
 

@@ -22,7 +22,15 @@ from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.exit import TAU, ExitCard, ExitRequest, ImitationModule, _Job, imitation_loss, train_exit
+from spectune.training.exit import (
+    TAU,
+    ExitCard,
+    ExitRequest,
+    ImitationModule,
+    _ExitTraining,
+    imitation_loss,
+    train_exit,
+)
 from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_text import BLANK, OwnTextSettings
 
@@ -86,7 +94,7 @@ def test_a_network_begins_by_adding_nothing() -> None:
 
 
 def test_the_states_read_are_those_after_each_layer_before_the_final_norm() -> None:
-    job = _Job(request())
+    job = _ExitTraining(request())
     target, ids = job.target.model, torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
         states, logits = job.target.read(input_ids=ids)
@@ -99,11 +107,11 @@ def test_the_states_read_are_those_after_each_layer_before_the_final_norm() -> N
 
 @pytest.mark.parametrize(("exit_layer", "deep"), [(1, [2, 3, 4]), (2, [3, 4]), (3, [4])])
 def test_what_is_imitated_lies_behind_the_exit(exit_layer: int, deep: list[int]) -> None:
-    assert list(_Job(request(exit_layer=exit_layer)).deep) == deep
+    assert list(_ExitTraining(request(exit_layer=exit_layer)).deep) == deep
 
 
 def test_the_target_stays_as_it_is() -> None:
-    job, ids = _Job(request()), torch.randint(24, (2, 17), generator=torch.Generator().manual_seed(1))
+    job, ids = _ExitTraining(request()), torch.randint(24, (2, 17), generator=torch.Generator().manual_seed(1))
     network = job.new_network()
     job.loss(network, ids, []).backward()
     assert all(weight.grad is None and not weight.requires_grad for weight in job.target.model.parameters())
@@ -111,7 +119,7 @@ def test_the_target_stays_as_it_is() -> None:
 
 
 def test_what_stands_behind_the_end_of_a_text_does_not_count() -> None:
-    job, ids = _Job(request()), torch.randint(24, (1, 9), generator=torch.Generator().manual_seed(1))
+    job, ids = _ExitTraining(request()), torch.randint(24, (1, 9), generator=torch.Generator().manual_seed(1))
     network = job.new_network()
     padded = torch.nn.functional.pad(ids, (0, 3), value=BLANK)
     torch.testing.assert_close(job.loss(network, padded, []), job.loss(network, ids, []))
@@ -128,7 +136,7 @@ def test_the_runtime_says_what_was_trained(family: str, tmp_path: Path) -> None:
     """Of Gemma 2 too, whose logits are capped; saved weights are bf16, so both sides use tensors as they are."""
     source, text = tiny_model(family).float(), [3, 1, 4, 1, 5, 9, 2, 6]
     source.save_pretrained(tmp_path)
-    job = _Job(replace(request(exit_layer=1), target=tmp_path))
+    job = _ExitTraining(replace(request(exit_layer=1), target=tmp_path))
     network = job.new_network()
     torch.nn.init.normal_(network.down.weight, std=0.3)
     shape = ExitShape(layers=1, width=job.width, target="t")

@@ -61,7 +61,7 @@ def test_a_block_drafter_learns_what_the_runtime_says(family: str, kind: Kind, t
         kind=kind, target=target(family), data=(Path("text"),), depth=3, frames=4 if kind == "ctc" else 0,
         intermediate=24, width=20, settings=SETTINGS, own=OWN,
     )  # fmt: skip
-    job = block._Job(asked, np.array([TEXT]), tmp_path, lambda *_: None)
+    job = block._BlockTraining(asked, np.array([TEXT]), tmp_path, lambda *_: None)
     drafter, places = job.new_drafter(TARGET), torch.tensor([[1, 4, 6]])
     spread(drafter)
     save_block(tmp_path, drafter.tensors(), job.shape(TARGET))
@@ -85,7 +85,7 @@ def test_a_head_learns_what_the_runtime_says(family: str, tmp_path: Path, monkey
     asked = EagleRequest(
         target=target(family), data=(Path("text"),), form="eagle", intermediate=24, settings=SETTINGS, own=OWN
     )
-    job = eagle._Job(asked, np.array([TEXT]))
+    job = eagle._EagleTraining(asked, np.array([TEXT]))
     head = job.new_head()
     spread(head)
     save_head(tmp_path, head, job.shape(TARGET), job.draft_ids)

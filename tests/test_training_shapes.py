@@ -34,7 +34,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _Job, train_exit
+from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _ExitTraining, train_exit
 from spectune.training.language_model import TrainingSettings
 from spectune.training.own_run import own_prompts
 from spectune.training.own_text import BLANK, OwnTextSettings, is_said, together
@@ -121,7 +121,7 @@ def test_lines_whose_image_is_none_are_refused(tmp_path: Path, line: str) -> Non
 
 def test_the_states_learned_from_are_those_of_transformers_own_reading() -> None:
     """Rows with images of their own, one of them padded: what counts is what Llava itself makes of the pixels."""
-    job = _Job(request())
+    job = _ExitTraining(request())
     asked = own_prompts(request().target, request().data, OWN).learned[:2]
     rows = [[*asked[0].prompt, 5, 6, 7, BLANK], [*asked[1].prompt, 8, 9, 10, 11]]
     ids = torch.tensor(rows)

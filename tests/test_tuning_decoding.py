@@ -13,7 +13,7 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.tuning.measuring.decoding import LOOKUP, Family, Run, TimedRound, counted, decode_timed, room_for
+from spectune.tuning.measuring.decoding import LOOKUP, DecodingRun, Family, TimedRound, counted, decode_timed, room_for
 
 from .decoded_runs import POLICIES, random_requests
 from .tiny_models import perturbed, tiny_llama
@@ -60,7 +60,7 @@ def test_speed_is_all_texts_tokens_over_their_shares_of_the_rounds() -> None:
         timed(50.0, 1, 9, sequences=(0, 2)),
         timed(7.0, 2, 2, sequences=(0, 2)),
     )
-    run = Run(batch=2, rounds=rounds, texts=((5,) * 7, (5,) * 8))
+    run = DecodingRun(batch=2, rounds=rounds, texts=((5,) * 7, (5,) * 8))
     assert run.tokens_per_s == pytest.approx(1000.0 * 13 / (2.0 + 3.0 + 25.0 + 3.5))
     assert run.tokens_per_round == pytest.approx(13 / 6)
 
@@ -69,7 +69,7 @@ def test_texts_that_decode_slowly_count_as_long_as_they_take() -> None:
     """One text keeps 4 tokens a round and one keeps 1; of an endless stream of both, half of the tokens are of each."""
     fast = [timed(1.0, 4, 1, sequences=(0, 1)) for _ in range(3)]
     slow = [timed(1.0, 1, 4, sequences=(1, 2 + place // 3)) for place in range(9)]
-    run = Run(batch=2, rounds=(*fast, *slow), texts=((5,) * 13, (5,) * 13))
+    run = DecodingRun(batch=2, rounds=(*fast, *slow), texts=((5,) * 13, (5,) * 13))
     assert run.tokens_per_s == pytest.approx(2000.0 * 24 / (3 + 12))
 
 
@@ -85,12 +85,12 @@ def test_every_slot_is_busy_until_all_texts_are_decoded_and_only_these_are_told(
 
 def test_every_round_of_a_text_began_where_the_one_before_ended() -> None:
     rounds = (timed(1.0, 1, 3), timed(1.0, 2, 4), timed(1.0, 1, 5, sequences=(2, 1)))
-    run = Run(batch=2, rounds=rounds, texts=((9,) * 4, (9,) * 13, (9,) * 2))
+    run = DecodingRun(batch=2, rounds=rounds, texts=((9,) * 4, (9,) * 13, (9,) * 2))
     assert run.visited() == [[0, 1], [0, 3, 7], [0]]
 
 
 def test_a_run_of_fewer_texts_than_slots_has_no_speed() -> None:
-    run = Run(batch=3, rounds=(timed(2.0, 1, 3, 1),), texts=((5, 5), (5,) * 4))  # the third is decoded again
+    run = DecodingRun(batch=3, rounds=(timed(2.0, 1, 3, 1),), texts=((5, 5), (5,) * 4))  # the third is decoded again
     with pytest.raises(RequestError, match="2 texts in 1 rounds tell no speed of a batch of 3"):
         run.tokens_per_s  # noqa: B018
 

@@ -6,7 +6,7 @@ import pytest
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.requests import Request
-from spectune.tuning.recording.effort import NARROW, Effort, width_of
+from spectune.tuning.recording.effort import NARROW, RecordingBudget, width_of
 from spectune.tuning.recording.recipe import Recipe, recipe_of
 from spectune.tuning.recording.traces import COMPARED_POSITIONS, compared
 
@@ -48,7 +48,7 @@ def trace_with(shares: list[float]) -> AcceptanceTrace:
 
 
 def test_texts_that_are_alike_end_the_recording_and_texts_that_differ_do_not() -> None:
-    effort = Effort(limit_s=100.0, fewest_texts=4)
+    effort = RecordingBudget(limit_s=100.0, fewest_texts=4)
     alike, apart = trace_with([0.8] * 16), trace_with([0.1, 1.0] * 8)
     assert width_of(alike) < NARROW < width_of(apart)
     assert not effort.wants_more([alike], spent_s=10.0, group_s=10.0)
@@ -57,15 +57,15 @@ def test_texts_that_are_alike_end_the_recording_and_texts_that_differ_do_not() -
 
 def test_recording_ends_with_its_time_but_never_below_a_full_batch() -> None:
     apart = trace_with([0.1, 1.0] * 4)
-    assert not Effort(limit_s=100.0, fewest_texts=4).wants_more([apart], spent_s=96.0, group_s=10.0)
-    assert Effort(limit_s=100.0, fewest_texts=9).wants_more([apart], spent_s=1e6, group_s=10.0)
+    assert not RecordingBudget(limit_s=100.0, fewest_texts=4).wants_more([apart], spent_s=96.0, group_s=10.0)
+    assert RecordingBudget(limit_s=100.0, fewest_texts=9).wants_more([apart], spent_s=1e6, group_s=10.0)
 
 
 @pytest.mark.parametrize(("left_s", "level"), [(1e9, "standard"), (0.0, "chains"), (-5.0, "chains")])
 def test_the_richest_trees_that_there_is_time_for_are_recorded(left_s: float, level: str, tmp_path: Path) -> None:
     drafter = load_model(str(save_model(tmp_path / "small", layers=1, seed=0)), dtype="float32")
     texts = [(Request(prompt=(1, 2, 3), max_new_tokens=24), tuple(range(4, 28)))]
-    found = Effort(limit_s=1.0, fewest_texts=1).recipes({"small": drafter}, texts, left_s, 1000, NoParts())
+    found = RecordingBudget(limit_s=1.0, fewest_texts=1).recipes({"small": drafter}, texts, left_s, 1000, NoParts())
     assert found == {"small": recipe_of(level)} and isinstance(found["small"], Recipe)  # type: ignore[arg-type]
 
 

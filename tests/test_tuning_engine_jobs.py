@@ -24,7 +24,7 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import require_regime
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.choice import choose_plan
-from spectune.runtime.engines.measured import Load, Sample
+from spectune.runtime.engines.measured import EngineLoad, Sample
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
@@ -103,7 +103,7 @@ def validated(engine: SimulatedEngine, models: Models, store: Store) -> EngineVa
 def measured(engine: SimulatedEngine, setting: Setting | None, concurrency: int) -> float:
     """Return the tokens/s of a setting on all prompts."""
     prompts = engine.encode([prompt.text for prompt in PROMPTS])
-    with engine.started(setting, Load(concurrency=concurrency, capacity=512)) as running:
+    with engine.started(setting, EngineLoad(concurrency=concurrency, capacity=512)) as running:
         groups = [prompts[at : at + concurrency] for at in range(0, len(prompts), concurrency)]
         texts = tuple(text for group in groups for text in running.decode(group, NEW_TOKENS))
     whole = Sample(texts=texts)

@@ -11,7 +11,7 @@ from spectune.planner.records.recording import Text
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.runtime.engines.measured import Load
+from spectune.runtime.engines.measured import EngineLoad
 from spectune.tuning.engines.inputs import way_of
 from spectune.tuning.engines.mix import heavier_than_recorded
 from spectune.tuning.engines.turns import Key, by_key, stable
@@ -25,7 +25,7 @@ ENGINE = SimulatedEngine(right={"small": 0.6})
 
 
 def recorded() -> tuple[list[Text], AcceptanceTrace]:
-    with ENGINE.started(None, Load(concurrency=1, capacity=300)) as running:
+    with ENGINE.started(None, EngineLoad(concurrency=1, capacity=300)) as running:
         texts = [Text(prompt=one, continuation=running.decode([one], NEW_TOKENS)[0].tokens) for one in PROMPTS]
     return texts, followed(ENGINE, ENGINE.drafters[0], texts)
 

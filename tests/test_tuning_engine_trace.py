@@ -11,7 +11,7 @@ from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
-from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.tuning.engines.trace import prompt_trace
 
 from .engine_traces import followed
@@ -23,12 +23,12 @@ NEW_TOKENS = 80
 
 def ran(engine: SimulatedEngine, length: int) -> list[EngineText]:
     setting = engine.chain(engine.drafters[0], length)
-    with engine.started(setting, Load(concurrency=1, capacity=200)) as running:
+    with engine.started(setting, EngineLoad(concurrency=1, capacity=200)) as running:
         return [running.decode([prompt], NEW_TOKENS)[0] for prompt in PROMPTS]
 
 
 def trace_of(engine: SimulatedEngine) -> AcceptanceTrace:
-    with engine.started(None, Load(concurrency=1, capacity=200)) as running:
+    with engine.started(None, EngineLoad(concurrency=1, capacity=200)) as running:
         texts = [Text(prompt=one, continuation=running.decode([one], NEW_TOKENS)[0].tokens) for one in PROMPTS]
     return followed(engine, engine.drafters[0], texts)
 

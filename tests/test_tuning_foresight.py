@@ -21,9 +21,9 @@ from spectune.runtime.models.recycling import RecyclingHead
 from spectune.runtime.requests import Request
 from spectune.tuning.family import identify_all
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.trial import Trial, TrialCell
-from spectune.tuning.profile import Limits
-from spectune.tuning.recording.effort import LEAST_AT_ONCE, Effort
+from spectune.tuning.measuring.trial import ForwardTrial, TrialCell
+from spectune.tuning.profile import TimeBudgets
+from spectune.tuning.recording.effort import LEAST_AT_ONCE, RecordingBudget
 from spectune.tuning.recording.foresight import Foresight
 from spectune.tuning.recording.recipe import Recipe, recipe_of
 from spectune.tuning.recording.traces import Workload, record_workloads
@@ -122,11 +122,15 @@ def foresight_of(law: str, drafter: CausalModel) -> Foresight:
         for surface, (base_ms, row_ms) in enumerate(LAWS[law])
         for tokens in (1, 2, 4, 8, 16, 32, 64)
     ]
-    return Foresight(trial=Trial(cells=tuple(cells)), drafters=(drafter,))
+    return Foresight(trial=ForwardTrial(cells=tuple(cells)), drafters=(drafter,))
 
 
 def recorded(
-    effort: Effort, law: str, machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
+    effort: RecordingBudget,
+    law: str,
+    machine: Machine,
+    models: tuple[CausalModel, CausalModel],
+    requests: tuple[Request, ...],
 ) -> tuple[AcceptanceTrace, list[str]]:
     """Record by a machine's law; return the drafter's trace and what was reported."""
     machine.laws = {id(model): own for model, own in zip(models, LAWS[law], strict=True)}
@@ -172,7 +176,7 @@ def test_what_the_target_reads_for_a_drafter_is_foretold(
 
 
 def test_nodes_that_are_looked_up_take_no_time(readers: dict[str, CausalModel], requests: tuple[Request, ...]) -> None:
-    effort = Effort(limit_s=1e9, fewest_texts=FEWEST)
+    effort = RecordingBudget(limit_s=1e9, fewest_texts=FEWEST)
     seconds = [foresight_of("middling", readers[kind]).seconds(requests, effort) for kind in ("recycling", "head")]
     assert 3.0 * seconds[0] < seconds[1]
 
@@ -195,7 +199,7 @@ def test_rich_trees_of_a_head_are_tried_however_slow_its_target_is(
 
 def richest(drafter: CausalModel, machine: Machine, request: Request) -> Recipe:
     """Return the recipe that is chosen for 1000 positions in 100 s."""
-    effort, text = Effort(limit_s=1.0, fewest_texts=1, clock=machine), tuple(range(4, 28))
+    effort, text = RecordingBudget(limit_s=1.0, fewest_texts=1, clock=machine), tuple(range(4, 28))
     return effort.recipes({"own": drafter}, [(request, text)], 100.0, 1000, MemoryJournal())["own"]
 
 
@@ -203,7 +207,7 @@ def test_prompts_that_end_at_once_in_the_first_group_are_passed_over(
     machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
 ) -> None:
     asked = tuple(replace(request, max_new_tokens=1) for request in requests[:3]) + requests[3:6]
-    effort = Effort(limit_s=1e9, fewest_texts=FEWEST, at_once=LEAST_AT_ONCE)
+    effort = RecordingBudget(limit_s=1e9, fewest_texts=FEWEST, at_once=LEAST_AT_ONCE)
     trace, _ = recorded(effort, "fast", machine, models, asked)
     assert [prompt.prompt for prompt in trace.prompts] == [request.prompt for request in requests[3:6]]
 
@@ -212,7 +216,7 @@ def test_a_workload_whose_prompts_all_end_at_once_is_refused(
     machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
 ) -> None:
     asked = tuple(replace(request, max_new_tokens=1) for request in requests[:6])
-    effort = Effort(limit_s=1e9, fewest_texts=FEWEST, at_once=LEAST_AT_ONCE)
+    effort = RecordingBudget(limit_s=1e9, fewest_texts=FEWEST, at_once=LEAST_AT_ONCE)
     with pytest.raises(RequestError, match="ends nearly every prompt"):
         recorded(effort, "fast", machine, models, asked)
 
@@ -238,16 +242,16 @@ def test_behind_the_first_texts_the_time_left_is_told_anew(
 
 @pytest.mark.parametrize(("spent_s", "more_s"), [(10.0, 30.0), (75.0, 20.0), (99.0, 10.0)])
 def test_no_more_is_foretold_than_there_is_time_for(spent_s: float, more_s: float) -> None:
-    assert Effort(limit_s=100.0, fewest_texts=1).more_s(spent_s, 10.0, 3, texts=16) == more_s
+    assert RecordingBudget(limit_s=100.0, fewest_texts=1).more_s(spent_s, 10.0, 3, texts=16) == more_s
 
 
 def test_the_fewest_texts_are_foretold_whatever_the_limit() -> None:
-    assert Effort(limit_s=100.0, fewest_texts=18, at_once=4).more_s(99.0, 10.0, 9, texts=4) == 40.0
+    assert RecordingBudget(limit_s=100.0, fewest_texts=18, at_once=4).more_s(99.0, 10.0, 9, texts=4) == 40.0
 
 
 def test_what_is_told_is_what_is_foreseen_and_the_limit_without_a_trial() -> None:
-    limits = Limits.of(60.0)
+    limits = TimeBudgets.of(60.0)
     assert "recording up to about 77 s" in limits.told(76.6)
     assert "recording up to about 120 s" in limits.told(0.0)
     assert "recording, however long it takes" in limits.told(None)
-    assert Foresight(trial=Trial(), drafters=()).seconds([], Effort(limit_s=1.0, fewest_texts=1)) == 0.0
+    assert Foresight(trial=ForwardTrial(), drafters=()).seconds([], RecordingBudget(limit_s=1.0, fewest_texts=1)) == 0.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spectune.engines.answers import Answer, LoadResult
+from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
-from spectune.engines.load import Sampling
+from spectune.engines.load import SamplingParams
 from spectune.engines.table import ENGINES
 from spectune.errors import RequestError
 from spectune.planner.engines.served import PLAIN
@@ -22,7 +22,7 @@ from spectune.tuning.engines.tuned_server import ServerJob
 
 from .openai_program import texts
 
-GREEDY = Sampling(max_tokens=32)
+GREEDY = SamplingParams(max_tokens=32)
 JOB = ServerJob(
     engine=ENGINES["llama.cpp"],
     command=("llama-server", "-np", "4"),
@@ -80,7 +80,8 @@ def trial(
     ms: float = 9.0,
 ) -> Trial:
     answers = tuple(
-        Answer(prompt=number, ttft_ms=1.0, e2e_ms=ms, tokens=32, digest=one) for number, one in enumerate(digests)
+        RequestResult(prompt=number, ttft_ms=1.0, e2e_ms=ms, tokens=32, digest=one)
+        for number, one in enumerate(digests)
     )
     return Trial(
         start=Start.of(source, {1: 0 if source == PLAIN else 3}),
@@ -90,7 +91,7 @@ def trial(
     )
 
 
-def behind(*trials: Trial, sampling: Sampling = GREEDY) -> str:
+def behind(*trials: Trial, sampling: SamplingParams = GREEDY) -> str:
     return "\n".join(warnings_behind(named(trials), sampling))
 
 

@@ -400,7 +400,7 @@ def test_a_family_whose_rounds_run_ahead_of_the_host_is_sampled_like_any_other()
 def test_a_round_that_captured_something_new_is_no_measure_of_others_where_others_come(
     captures: list[int], taken: list[int]
 ) -> None:
-    running = object.__new__(overhead._Running)
+    running = object.__new__(overhead._RunningDecoder)
     done = round_of(PLAIN, nodes=1, widths=())
     settling = [overhead._Step(done=done, ms=1e6, draft_ms=0.0, captured=0)]
     timed = [overhead._Step(done=done, ms=float(place), draft_ms=0.0, captured=n) for place, n in enumerate(captures)]

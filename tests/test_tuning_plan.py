@@ -27,7 +27,7 @@ from spectune.runtime.choice import choose_plan
 from spectune.tuning.estimates.host_time import borrowed_host_time, is_known, no_host_time
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.parts import footprints_of
-from spectune.tuning.plan import Effort, make_plan, solve_and_store, solve_plan
+from spectune.tuning.plan import SolveOptions, make_plan, solve_and_store, solve_plan
 from spectune.tuning.profile import Profile
 from spectune.tuning.request import Identities, PlanRequest
 
@@ -272,7 +272,7 @@ def test_borrowed_host_time_is_that_of_the_nearest_batch() -> None:
 
 def test_two_processes_find_the_plan_that_one_finds() -> None:
     wanted = replace(SMALL, batches=(1, 3))
-    alone, together = (solve_plan(measured(), wanted, Effort(jobs=jobs)) for jobs in (1, 2))
+    alone, together = (solve_plan(measured(), wanted, SolveOptions(jobs=jobs)) for jobs in (1, 2))
     assert replace(alone, provenance=replace(alone.provenance, created="")) == replace(
         together, provenance=replace(together.provenance, created="")
     )
@@ -280,10 +280,10 @@ def test_two_processes_find_the_plan_that_one_finds() -> None:
 
 def test_trials_are_kept_where_they_are_asked_to_be(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'trials.db'}"
-    solve_plan(measured(), replace(SMALL, trials=4), Effort(jobs=1, optuna_storage=url))
+    solve_plan(measured(), replace(SMALL, trials=4), SolveOptions(jobs=1, optuna_storage=url))
     names = optuna.get_all_study_names(url)
     counts = {name: len(optuna.load_study(study_name=name, storage=url).trials) for name in names}
-    solve_plan(measured(), replace(SMALL, trials=4), Effort(jobs=1, optuna_storage=url))
+    solve_plan(measured(), replace(SMALL, trials=4), SolveOptions(jobs=1, optuna_storage=url))
     assert names
     assert counts == {name: len(optuna.load_study(study_name=name, storage=url).trials) for name in names}
 

@@ -11,7 +11,7 @@ import pytest
 from spectune.errors import MeasurementError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.tuning.plan import Effort, solve_plan
+from spectune.tuning.plan import SolveOptions, solve_plan
 
 from .synthetic import inputs, overhead, surface
 from .test_tuning_plan import REQUEST, recorded
@@ -27,7 +27,7 @@ def alone(batches: tuple[int, ...], contexts: tuple[int, ...]) -> PlanInputs:
 
 
 def planned(found: PlanInputs, **wish: tuple[int, ...]) -> Plan:
-    return solve_plan(found, replace(REQUEST, trials=1, **wish), Effort(jobs=1))  # type: ignore[arg-type]
+    return solve_plan(found, replace(REQUEST, trials=1, **wish), SolveOptions(jobs=1))  # type: ignore[arg-type]
 
 
 def cells(plan: Plan) -> list[tuple[int, int]]:

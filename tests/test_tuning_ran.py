@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.engines.answers import Answer, LoadResult
+from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.base import Start
 from spectune.engines.bundle import Bundle, Setup, Trial
 from spectune.engines.counters import Counts
@@ -30,9 +30,9 @@ SETUP = Setup(
 )
 
 
-def answers(ttft_ms: Sequence[float], token_ms: float = 10.0) -> tuple[Answer, ...]:
+def answers(ttft_ms: Sequence[float], token_ms: float = 10.0) -> tuple[RequestResult, ...]:
     return tuple(
-        Answer(prompt=number, ttft_ms=first, e2e_ms=first + 9 * token_ms, tokens=10)
+        RequestResult(prompt=number, ttft_ms=first, e2e_ms=first + 9 * token_ms, tokens=10)
         for number, first in enumerate(ttft_ms)
     )
 

@@ -10,11 +10,11 @@ import pytest
 
 from spectune.db import open_store
 from spectune.db.store import Store
-from spectune.engines.answers import Answer, LoadResult
+from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.base import Start
 from spectune.engines.bundle import Failure, Trial
 from spectune.engines.counters import Counts
-from spectune.engines.load import Sampling
+from spectune.engines.load import SamplingParams
 from spectune.engines.table import ENGINES
 from spectune.errors import MeasurementError
 from spectune.planner.engines.served import PLAIN
@@ -26,7 +26,7 @@ JOB = ServerJob(
     engine=ENGINES["llama.cpp"],
     command=COMMAND,
     prompts=(),
-    sampling=Sampling(),
+    sampling=SamplingParams(),
     concurrencies=(1, 2),
     requests=2,
     longest=4,
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def trial(concurrency: int, tokens: int = 10) -> Trial:
-    answers = tuple(Answer(prompt=number, ttft_ms=5.0, e2e_ms=50.0, tokens=tokens) for number in range(2))
+    answers = tuple(RequestResult(prompt=number, ttft_ms=5.0, e2e_ms=50.0, tokens=tokens) for number in range(2))
     load = LoadResult(concurrency=concurrency, answers=answers, wall_s=0.1, client_share=0.0)
     return Trial(start=START, concurrency=concurrency, load=load, counts=Counts())
 

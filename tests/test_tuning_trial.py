@@ -8,7 +8,7 @@ from spectune.tuning.measuring.trial import (
     LEAST_BUDGET_S,
     MOST_BUDGET_S,
     MOST_PROBED,
-    Trial,
+    ForwardTrial,
     TrialCell,
     try_forwards,
 )
@@ -16,10 +16,10 @@ from spectune.tuning.measuring.trial import (
 DOMAIN = Domain(batches=(1, 4), contexts=(40, 400), most_tokens=64)
 
 
-def trial_of(ms: Callable[[int], float], domain: Domain = DOMAIN) -> Trial:
+def trial_of(ms: Callable[[int], float], domain: Domain = DOMAIN) -> ForwardTrial:
     """Return what a trial tells of forwards that take ms(rows)."""
     tokens = (1, 2, 4, 8, 16, 32, 64)
-    return Trial(
+    return ForwardTrial(
         cells=tuple(TrialCell(surface=0, batch=b, tokens=n, ms=ms(b * n)) for b in domain.batches for n in tokens)
     )
 
@@ -54,7 +54,7 @@ def test_the_budget_grows_with_the_models_between_its_bounds(share: float, secon
 
 
 def test_without_a_trial_all_is_timed_for_the_least_budget() -> None:
-    assert Trial().limited([DOMAIN]) == (DOMAIN,) and Trial().budget_s([DOMAIN]) == LEAST_BUDGET_S
+    assert ForwardTrial().limited([DOMAIN]) == (DOMAIN,) and ForwardTrial().budget_s([DOMAIN]) == LEAST_BUDGET_S
 
 
 class Runner:
@@ -74,7 +74,7 @@ class Runner:
 def test_what_cannot_run_is_left_out_of_a_trial_and_a_model_that_never_runs_ends_it() -> None:
     cells = try_forwards([Runner(4)], [DOMAIN]).cells
     assert {cell.tokens for cell in cells} == {1, 2, 4} and {cell.batch for cell in cells} == {1, 4}
-    assert try_forwards([Runner(4), Runner(0)], [DOMAIN, DOMAIN]) == Trial()
+    assert try_forwards([Runner(4), Runner(0)], [DOMAIN, DOMAIN]) == ForwardTrial()
 
 
 def test_batches_that_pool_their_rows_are_timed_densely_once_and_judged_at_few_shapes() -> None:

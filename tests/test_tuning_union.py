@@ -20,7 +20,7 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.acceptance import MISS
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.tuning.recording.recipe import BestFirst, recipe_of
-from spectune.tuning.recording.union import Layer
+from spectune.tuning.recording.union import ExpandedLayer
 
 from .toy_drafter import ToyDrafter, ToyScorer
 from .toy_forest import Path, expanded, grown
@@ -124,7 +124,7 @@ def test_what_is_recorded_is_what_the_strategy_asks_when_it_drafts_for_one_seque
     assert drawn([tree], text, seed, levels) == asked_when_drafting(tree, text, seed, levels)
 
 
-def digest(layers: Sequence[Layer]) -> str:
+def digest(layers: Sequence[ExpandedLayer]) -> str:
     fields = [part for one in layers for part in (one.positions, one.parents, one.ranks, one.hit_ranks)]
     return hashlib.sha256(b"".join(part.astype("<i8").tobytes() for part in fields)).hexdigest()[:16]
 

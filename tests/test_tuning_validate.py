@@ -25,6 +25,7 @@ from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.lock import device_lock
 from spectune.profiler.prompts import Prompt
+from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.models.loading import load_tokenizer
@@ -32,14 +33,14 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import decode_timed, names_of
-from spectune.tuning.measuring.speed_probe import CALLS, SpeedProbe, gauged_sizes, pace_of
+from spectune.tuning.measuring.speed_probe import CALLS, SpeedProbe, draft_probes, gauged_sizes, pace_of
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
-from spectune.tuning.validate import ValidateRequest, _context_of, validate_stored
+from spectune.tuning.validate import ValidateRequest, _context_of, _draft_surfaces, validate_stored
 
 from .limited_memory import Limit, uncollected
 from .scripted_clock import ScriptedClock
-from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
+from .synthetic import Language, SkilledDrafter, every_node, inputs, record, surface, texts
 from .tiny_family import save_model
 
 PROMPTS = [Prompt(text=f"def f{place}(x): return") for place in range(4)]
@@ -109,7 +110,7 @@ def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     cell = bench.plan.cell(1, 10)
     profile = bench.request().as_profile((1,))
     context = _context_of(1, requests_of(profile, load_tokenizer(str(bench.folder / "target"))))
-    promised = bench.plan.prediction(cell, context)
+    promised = bench.plan.at_context(cell, context).prediction
     assert 10 < context < 40, "between two cells"
     assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.code, cell.drafter)
     assert row.predicted_tokens_per_s == promised.tokens_per_s != cell.prediction.tokens_per_s
@@ -372,6 +373,55 @@ def test_the_pace_of_two_forwards_is_that_of_their_mean(bench: Bench, monkeypatc
         gauges[-1].advance(1.0)
     assert [gauge.speed for gauge in gauges] == pytest.approx([1.0, 2 / 3])
     assert pace_of([(gauges[0], 0.75), (gauges[1], 0.25)]) == pytest.approx((22.5 + 15.0) / (22.5 + 22.5))
+
+
+def test_a_drafter_s_forward_is_gauged_as_often_as_a_round_runs_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spectune.tuning.measuring.speed_probe.TURN_MS", 0.0)
+    models = Models(target=bench.folder / "target", drafters={"small": bench.folder / "small"})
+    family = load_family(models, dtype="float32", device="cpu")
+    cell = bench.plan.cell(1, 10)
+    cell = replace(cell, prediction=replace(cell.prediction, draft_ms=6.0))
+    own = surface("small", "draft", lambda batch, context, tokens: 1.0 + 0.1 * context)
+    ((probe, forwards),) = draft_probes(cell, family.drafters, {"small": own})
+    assert (probe.profiled_ms, forwards) == pytest.approx((2.0, 3.0))
+    probe.advance(1.0)
+    assert probe.speed > 0.0
+    elsewhere = replace(own, regime="compiled"), replace(own, measurements=own.measurements[-1:])  # batch 3 alone
+    assert [draft_probes(cell, family.drafters, {"small": each}) for each in elsewhere] == [[], []]
+    assert draft_probes(cell, family.drafters, {}) == draft_probes(cell, {}, {"small": own}) == []
+
+
+def test_the_surfaces_of_a_plan_s_drafters_come_from_the_store(bench: Bench) -> None:
+    names = dict(bench.plan.drafters)
+    own = replace(surface("small", "draft", lambda batch, context, tokens: 1.0), model=names["small"].key)
+    sources = tuple(
+        replace(source, model=own.model) if source.role == "draft" else source
+        for source in bench.plan.provenance.surfaces
+    )
+    plan = replace(bench.plan, provenance=replace(bench.plan.provenance, surfaces=sources))
+    assert _draft_surfaces(plan, bench.store) == {}
+    own = replace(own, device=plan.device.fingerprint)
+    fields = {name: getattr(own, name) for name in ("device", "model", "role", "regime", "dtype", "attention")}
+    bench.store.add_measurements(SurfaceKey(**fields), own.measurements)
+    assert _draft_surfaces(plan, bench.store) == {"small": own}
+
+
+@dataclass
+class SlowDraft:
+    """A forward that takes twice as long as it did, and all of a round."""
+
+    name = "draft"
+    tokens_per_s, profiled_ms, mean_ms = 1.0, 1e9, 2e9
+
+    def advance(self, share: float) -> None: ...
+
+
+def test_the_pace_of_drafts_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.tuning.validate.draft_probes", lambda *asked: [(SlowDraft(), 1.0)])
+    (row,) = bench.validated().rows
+    assert row.machine_speed == pytest.approx(0.5, rel=1e-3)
 
 
 def test_a_gauge_visits_for_about_as_long_as_others_decode(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ from spectune.service.health import Health
 from spectune.service.jobs import NewJob
 from spectune.service.plans import DriftReport
 from spectune.tuning.family import load_family
-from spectune.tuning.plan import Effort, make_plan
+from spectune.tuning.plan import SolveOptions, make_plan
 from spectune.tuning.request import Models, PlanRequest
 
 from .older_store import make_older
@@ -159,7 +159,7 @@ def test_its_plan_is_solved_again(store: SqlStore) -> None:
     (device,) = store.devices()
     assert target is not None
     request = PlanRequest(target=target, device=device, dtype="float32", **CELLS)
-    found = json.loads(plan_to_json(make_plan(request, store, Effort(jobs=1))))
+    found = json.loads(plan_to_json(make_plan(request, store, SolveOptions(jobs=1))))
     assert list(differences(found, expected)) == []
 
 

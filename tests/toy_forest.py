@@ -9,7 +9,7 @@ import numpy as np
 from spectune.planner.records.draft import Children, Ints
 from spectune.planner.strategies.base import Strategy
 from spectune.tuning.recording.node_cache import NodeCache
-from spectune.tuning.recording.union import Layer, grow_union
+from spectune.tuning.recording.union import ExpandedLayer, grow_union
 
 from .toy_drafter import ToyDrafter
 
@@ -56,7 +56,7 @@ def grown(
     vocabulary: int = 9,
     levels: int | None = None,
     possible: int = 99,
-) -> tuple[ToyTreeDrafter, list[Layer]]:
+) -> tuple[ToyTreeDrafter, list[ExpandedLayer]]:
     """Grow the strategies' union behind every token of a text but the last; neighbouring positions are joined."""
     positions = np.arange(len(text) - 1)
     drafter = ToyTreeDrafter(ToyDrafter(seed, vocabulary, levels), text, positions.tolist(), children, possible)
@@ -67,7 +67,7 @@ def grown(
     return drafter, grow_union(forest, strategies, np.array(text), positions)
 
 
-def expanded(layers: Sequence[Layer], drafter: ToyDrafter, text: Sequence[int]) -> list[set[Path]]:
+def expanded(layers: Sequence[ExpandedLayer], drafter: ToyDrafter, text: Sequence[int]) -> list[set[Path]]:
     """Return, per position, the nodes whose children were recorded; ranks are turned into tokens by the drafter."""
     found: list[list[Path]] = [[] for _ in text[1:]]
     for layer in layers:

@@ -21,7 +21,7 @@ DRAFTER = "the drafter"  # its name in the rounds that try it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class ChainAcceptance:
     """Counts of rounds with chains of one length, without rounds cut short by the end of a text.
 
     `by_depth` is the chance that token k of a chain is accepted, given that those before it were, up to the last depth
@@ -33,7 +33,9 @@ class Acceptance:
     rounds: int
 
 
-def chain_acceptance(target: CausalModel, drafter: CausalModel, requests: Sequence[Request], length: int) -> Acceptance:
+def chain_acceptance(
+    target: CausalModel, drafter: CausalModel, requests: Sequence[Request], length: int
+) -> ChainAcceptance:
     """Return the acceptance of a drafter's chains along the target's texts; TrainingError where a round fails."""
     setup = RoundSetup(policy=ChainPolicy(length=length), drafter=DRAFTER)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
@@ -59,10 +61,10 @@ def require_faultless(done: Round) -> None:
         )
 
 
-def acceptance_of(kept: Sequence[int], length: int) -> Acceptance:
+def acceptance_of(kept: Sequence[int], length: int) -> ChainAcceptance:
     """Return the acceptance by the tokens that rounds emitted, each from 1 to length + 1."""
     reached = [sum(count > depth for count in kept) for depth in range(length + 1)]
-    return Acceptance(
+    return ChainAcceptance(
         by_depth=tuple(below / above for above, below in pairwise(reached) if above),
         tokens_per_round=sum(kept) / max(len(kept), 1),
         rounds=len(kept),

@@ -65,7 +65,7 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
 
 def _learned(request: BlockRequest, run: OwnRun, folder: Path) -> BlockCard:
     """Train and save a drafter; on return its memory is free."""
-    job = _Job(request, run.texts, run.partial, run.progress)
+    job = _BlockTraining(request, run.texts, run.partial, run.progress)
     torch.manual_seed(request.settings.seed)
     drafter, shape = job.new_drafter(run.target), job.shape(run.target)
     losses = run.fit("drafter", drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings)
@@ -80,7 +80,7 @@ def _learned(request: BlockRequest, run: OwnRun, folder: Path) -> BlockCard:
     )
 
 
-class _Job:
+class _BlockTraining:
     """The frozen target and a drafter in training; `anchors` are places, over all texts, with enough tokens behind."""
 
     def __init__(self, request: BlockRequest, texts: Ids, partial: Path, progress: Progress) -> None:

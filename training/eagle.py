@@ -64,7 +64,7 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
 def _learned(request: EagleRequest, run: OwnRun, folder: Path) -> HeadCard:
     """Train and save a head; on return its memory is free."""
     pieces = Pieces(run.texts, run.asked.begins, request.settings.sequence_tokens)
-    job = _Job(request, run.texts)
+    job = _EagleTraining(request, run.texts)
     torch.manual_seed(request.settings.seed)
     head = job.new_head()
 
@@ -83,7 +83,7 @@ def _learned(request: EagleRequest, run: OwnRun, folder: Path) -> HeadCard:
     )
 
 
-class _Job:
+class _EagleTraining:
     def __init__(self, request: EagleRequest, texts: Ids) -> None:
         self._request = request
         self._target = FrozenTarget(request.target, request.device)

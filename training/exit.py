@@ -75,7 +75,7 @@ def _learned(request: ExitRequest, run: OwnRun, folder: Path) -> ExitCard:
     pieces = Pieces(
         run.texts, run.asked.begins, run.texts.shape[1] if any(images) else request.settings.sequence_tokens
     )
-    job = _Job(request)
+    job = _ExitTraining(request)
     torch.manual_seed(request.settings.seed)
     network = job.new_network()
 
@@ -96,7 +96,7 @@ def _learned(request: ExitRequest, run: OwnRun, folder: Path) -> ExitCard:
     )
 
 
-class _Job:
+class _ExitTraining:
     """The frozen target and an imitation network in training; `deep` are the layers, behind the exit, it imitates."""
 
     def __init__(self, request: ExitRequest) -> None:

@@ -29,7 +29,7 @@ from ..runtime.models.tapped import require_lean
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
 from ..runtime.requests import Request, require_positions
-from .acceptance import Acceptance, chain_acceptance
+from .acceptance import ChainAcceptance, chain_acceptance
 from .cards import Card, save_card
 from .corpus import Corpus, parted, read_corpus
 from .frozen import positions_of
@@ -176,7 +176,7 @@ def require_text_target(target: Path) -> None:
 
 def judged(
     request: OwnTextRequest, requests: Sequence[Request], folder: Path, length: int, progress: Progress
-) -> Acceptance:
+) -> ChainAcceptance:
     """Return the acceptance of a saved drafter's greedy chains along the target's texts behind other prompts."""
     progress("counting accepted drafts", 0.0)
     target = load_model(str(request.target), dtype=request.dtype, device=request.device)

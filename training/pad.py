@@ -32,7 +32,7 @@ from ..runtime.models.tapped import require_lean
 from ..runtime.requests import Request, require_positions
 from .frozen import positions_of
 from .language_model import Checkpoint, train
-from .pad_labels import Candidate, harvest, pivots_of, utilities
+from .pad_labels import RejectedToken, harvest, pivots_of, utilities
 from .pad_request import (
     PadCard,
     PadRequest,
@@ -279,7 +279,7 @@ class _Labeller:
         self._tokenizer = load_tokenizer(str(request.target))
         self._models: tuple[CausalModel, CausalModel] | None = None
         self._group: int | None = None  # first problem of those that are harvested
-        self._found: list[Candidate] = []  # by place in all problems
+        self._found: list[RejectedToken] = []  # by place in all problems
         self._features = np.zeros((0, 0), dtype=np.float32)
 
     def labels(self, problems: range, progress: Callable[[float], None]) -> Labels:

@@ -65,7 +65,7 @@ class RolloutSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RejectedToken:
     """A drafted token that strict verification rejects, with the emitted tokens before it."""
 
     problem: int
@@ -87,7 +87,7 @@ class _Notes:
 
 def harvest(
     target: CausalModel, drafter: CausalModel, requests: Sequence[Request], *, reads: int, floor: float
-) -> tuple[list[Candidate], Floats32]:
+) -> tuple[list[RejectedToken], Floats32]:
     """Return the candidates of some problems in order of appearance, and their features (candidates, hidden + 2).
 
     Hidden states are read after `reads` layers. Candidates below the floor, or that end a text, are left out.
@@ -106,13 +106,13 @@ def harvest(
         allow_lossy=True,
         judges={NOBODY.name: notes},
     )
-    feed, found = Feed(decoder, requests), list[Candidate]()
+    feed, found = Feed(decoder, requests), list[RejectedToken]()
     while feed.refill():
         emitted = {sequence.index: tuple(sequence.emitted) for sequence in decoder.running}
         done = decoder.step()
         require_faultless(done)
         for index, gates in zip(done.sequences, done.gates, strict=True):
-            found += [Candidate(problem=index, before=emitted[index], token=token) for token in gates.asked]
+            found += [RejectedToken(problem=index, before=emitted[index], token=token) for token in gates.asked]
     features: Floats32 = torch.cat(notes.features).numpy() if notes.features else np.zeros((0, 0), dtype=np.float32)
     return found, features
 
@@ -120,7 +120,7 @@ def harvest(
 def utilities(
     target: CausalModel,
     requests: Sequence[Request],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[RejectedToken],
     is_right: IsRight,
     settings: RolloutSettings,
     progress: Callable[[float], None] = lambda share: None,
@@ -142,7 +142,7 @@ def pivots_of(shares: Floats, least_share: float) -> NDArray[np.bool_]:
 
 
 def _rollouts(
-    requests: Sequence[Request], candidates: Sequence[Candidate], settings: RolloutSettings
+    requests: Sequence[Request], candidates: Sequence[RejectedToken], settings: RolloutSettings
 ) -> Iterator[tuple[tuple[int, tuple[int, ...]], Request | None]]:
     """Yield each rollout's problem and text, those with the candidate first, and its request; None: no room is left."""
     for candidate in candidates:

@@ -31,13 +31,15 @@ Progress = Callable[[str, float], None]
 Sources = Mapping[str, Any]  # by name, for people: JSON
 
 
-class Asked(Protocol):
+class TrainingRequest(Protocol):
     """A dataclass that says what to train."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
 
 
-def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: Sources, *, fresh: bool) -> Path:
+def run_folder(
+    request: TrainingRequest, identity: ModelIdentity, folder: Path, sources: Sources, *, fresh: bool
+) -> Path:
     """Return the folder of the unfinished run, whose data depends on `sources`.
 
     The same request resumes its training; `fresh` drops that, and any data from other sources. TrainingError where the

@@ -22,7 +22,7 @@ from .paces import paces_of
 from .parts import footprints_of
 from .positions import note_of_reach
 from .request import PlanRequest
-from .timed import Timed, timed_on
+from .timed import DeviceSurfaces, timed_on
 
 if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
     from ..db.rows import SurfaceRow
@@ -177,7 +177,7 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     )
 
 
-def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[RoundOverhead]]:
+def _target(request: PlanRequest, timed: DeviceSurfaces) -> tuple[LatencySurface, list[RoundOverhead]]:
     """Return the target's newest verify surface with whole rounds in a wanted regime, and their times, newest first."""
     rows = timed.of(request.target.key, "verify", request.dtype)
     if request.regime:
@@ -193,7 +193,7 @@ def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[Ro
 
 
 def _drafters(
-    traces: Sequence[AcceptanceTrace], verify: LatencySurface, request: PlanRequest, timed: Timed
+    traces: Sequence[AcceptanceTrace], verify: LatencySurface, request: PlanRequest, timed: DeviceSurfaces
 ) -> tuple[list[DrafterInputs], list[str]]:
     """Return the drafters timed in the target's regime, and a note on each of the others.
 
@@ -236,7 +236,7 @@ def runnable(rows: list[SurfaceRow]) -> list[SurfaceRow]:
     return [row for row in rows if row.regime in RUNTIME_REGIMES] or rows
 
 
-def _resume(own: LatencySurface, batches: Sequence[int], timed: Timed) -> LatencySurface | None:
+def _resume(own: LatencySurface, batches: Sequence[int], timed: DeviceSurfaces) -> LatencySurface | None:
     """Return the cost of verifying from an exit's states; None where no surface knows a batch of these.
 
     Of several surfaces, the one that knows most of these batches wins, then the newest.
@@ -248,7 +248,7 @@ def _resume(own: LatencySurface, batches: Sequence[int], timed: Timed) -> Latenc
     return max(alike, key=lambda surface: len({*batches} & {*surface.batches}), default=None)
 
 
-def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Timed) -> list[LatencySurface]:
+def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: DeviceSurfaces) -> list[LatencySurface]:
     found = []
     for model in models:
         rows = timed.of(model.key, READ, verify.dtype)

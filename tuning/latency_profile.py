@@ -22,7 +22,7 @@ from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
-from ..profiler.session import Session
+from ..profiler.session import TimingSettings
 from ..runtime.models.drafter import load_drafter, require_computable
 from ..runtime.models.formats import draft_role, own_packed, require_no_drafter
 from ..runtime.models.forward import CausalModel
@@ -118,7 +118,7 @@ def profile_latency(
         if surfaces is None:
             progress("loading", 0.0)
             domains = [_domain(request, device, role) for _, role in _timed(request, identities)]
-            session = Session(seed=request.seed)
+            session = TimingSettings(seed=request.seed)
             with _runners(request, identities, device, domains) as runners:
                 surfaces = measure(
                     runners,

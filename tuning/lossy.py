@@ -31,7 +31,7 @@ from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
 from .conversations import with_own_answers
 from .family import identify_all, load_family, torch_device
-from .measuring.decoding import Family, Run, decode_timed, names_of, room_for
+from .measuring.decoding import DecodingRun, Family, decode_timed, names_of, room_for
 from .prompts import requests_of, shown_to
 from .recording.continuations import continuations
 from .request import Identities, Models, ProfileRequest
@@ -133,7 +133,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
     return tuple(found)
 
 
-def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> Run:
+def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> DecodingRun:
     """Return what decoding all requests by one setup did, lossily where the setup is lossy."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)
@@ -161,7 +161,7 @@ class Judge:
         decoded = (str(self._tokenizer.decode(list(text), skip_special_tokens=True)) for text in texts)
         return [ends_with(text, answer) for text, answer in zip(decoded, self._answers, strict=True)]
 
-    def quality(self, run: Run) -> Quality:
+    def quality(self, run: DecodingRun) -> Quality:
         """Return what a run's texts cost."""
         scores = self._scores(run.texts)
         if self._answers:
@@ -203,7 +203,7 @@ def _kept(
     dtype: str,
     policy: LossyWay,
     requests: Sequence[Request],
-    run: Run,
+    run: DecodingRun,
     quality: Quality,
 ) -> LossyRun:
     names = models_of(policy, request.drafter)

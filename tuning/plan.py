@@ -36,7 +36,7 @@ from .studies import StoredStudies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class SolveOptions:
     """What solving may use (`jobs` None: as many as pay); the plan stays the same, but for trials that are reused."""
 
     jobs: int | None = None
@@ -44,7 +44,7 @@ class Effort:
     progress: Progress = silent
 
 
-def make_plan(request: PlanRequest, store: Store, effort: Effort | None = None) -> Plan:
+def make_plan(request: PlanRequest, store: Store, effort: SolveOptions | None = None) -> Plan:
     """Solve the plan from the store's records, store it, and return it.
 
     Raises:
@@ -61,7 +61,7 @@ def solve_and_store(
     inputs: PlanInputs,
     request: PlanRequest,
     store: Store,
-    effort: Effort | None = None,
+    effort: SolveOptions | None = None,
     guard: Guard = unguarded,
 ) -> Plan:
     """Solve, store and return the plan; the guard is entered with its document before it is stored."""
@@ -71,7 +71,7 @@ def solve_and_store(
     return plan
 
 
-def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None = None) -> Plan:
+def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: SolveOptions | None = None) -> Plan:
     """Solve and return the plan; nothing is stored but trials, if `effort` names a storage for them.
 
     Raises:
@@ -82,7 +82,7 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
         StoreError: the storage of trials failed.
     """
     require_within_positions(inputs.target, request.contexts, STRETCH if inputs.knots else 1)
-    used, cells = effort or Effort(), _cells(inputs, request)
+    used, cells = effort or SolveOptions(), _cells(inputs, request)
     inputs = replace(inputs, notes=(*inputs.notes, *_apart(inputs, request)))
     if not request.batches:
         inputs = replace(inputs, notes=(*inputs.notes, *_left_out(inputs)))

@@ -49,14 +49,14 @@ from .measuring.timing import (
     resumes_by_name,
     runners_of,
 )
-from .measuring.trial import Trial, try_forwards
+from .measuring.trial import ForwardTrial, try_forwards
 from .parts import kept_or_made
 from .prompt_room import why_shorter_at
 from .prompts import require_contexts, require_room, shown_to
-from .recording.effort import Effort
+from .recording.effort import RecordingBudget
 from .recording.foresight import Foresight
 from .recording.recipe import Recipe, recipe_of
-from .recording.traces import Recorded, Workload, parted, record_workloads, workloads_of
+from .recording.traces import RecordedTraces, Workload, parted, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
@@ -67,7 +67,7 @@ STEPS = "trial, sittings, rounds by drafter"  # what a profile does; one that wa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TimeBudgets:
     """How long each step of a profile may take; what is begun is finished."""
 
     timing_s: float
@@ -75,7 +75,7 @@ class Limits:
     rounds_s: float
 
     @classmethod
-    def of(cls, budget_s: float) -> Limits:
+    def of(cls, budget_s: float) -> TimeBudgets:
         """Return the limits that go with a budget for timing forwards."""
         return cls(
             timing_s=budget_s * (1.0 + READING_SHARE),
@@ -182,7 +182,7 @@ class _Measurements:
 
     surfaces: tuple[LatencySurface, ...]
     overhead: RoundOverhead
-    recorded: Recorded
+    recorded: RecordedTraces
     left_out: tuple[str, ...]
 
 
@@ -207,12 +207,12 @@ def _measured(subject: _Subject, recipe: Recipe | None, journal: OpenProfile, pr
     family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
     seen = _shown(subject, family)
     progress("trying a few forwards", 0.0)
-    trial = kept_or_made(journal, "trial", Trial, lambda: _tried(request, family, identities, subject.domains))
+    trial = kept_or_made(journal, "trial", ForwardTrial, lambda: _tried(request, family, identities, subject.domains))
     held_out = trial.held_out(request.held_out, subject.domains)
     domains = trial.limited(subject.domains)
     budget_s = request.budget_s or trial.budget_s(domains)
     request = replace(request, budget_s=budget_s, held_out=held_out)
-    limits = Limits.of(budget_s)
+    limits = TimeBudgets.of(budget_s)
     foresight = Foresight(trial=trial, drafters=tuple(family.drafters.values()))
     chosen = _recipe(request, recipe, foresight, seen, limits, progress)
     timing = FamilyTiming(request=request, identities=identities, domains=domains, device=device, progress=progress)
@@ -262,9 +262,9 @@ def _recipe(
     recipe: Recipe | None,
     foresight: Foresight,
     seen: Sequence[Workload],
-    limits: Limits,
+    limits: TimeBudgets,
     progress: Progress,
-) -> Recipe | Effort:
+) -> Recipe | RecordingBudget:
     """Return which trees are recorded, as there is time for where nobody says, and tell what comes."""
     requests = [each.requests for each in seen]
     effort = foresight.effort(limits.recording_s / len(seen), max(request.batches), requests)
@@ -274,10 +274,10 @@ def _recipe(
     return recipe or (effort if request.record == "auto" else recipe_of(request.record))
 
 
-def _tried(request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]) -> Trial:
+def _tried(request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]) -> ForwardTrial:
     """Return a trial of forwards; none where they are captured or compiled first, which takes longer than they do."""
     if request.regime != EAGER:
-        return Trial()
+        return ForwardTrial()
     return try_forwards(runners_of(request, family, identities, domains), domains)
 
 

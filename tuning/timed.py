@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class DeviceSurfaces:
     """The measured surfaces of one device; estimates and imports are none of them."""
 
     store: Store
@@ -30,7 +30,7 @@ class Timed:
         return found
 
 
-def timed_on(device: str, store: Store) -> Timed:
+def timed_on(device: str, store: Store) -> DeviceSurfaces:
     """Return what a store holds of a device, given its Device.fingerprint."""
     rows = [row for row in store.surface_rows(device=device) if origin_of(row.regime) == "measured"]
-    return Timed(store=store, rows=tuple(sorted(rows, key=lambda row: (row.newest, row.id), reverse=True)))
+    return DeviceSurfaces(store=store, rows=tuple(sorted(rows, key=lambda row: (row.newest, row.id), reverse=True)))

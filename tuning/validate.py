@@ -14,7 +14,6 @@ from ..db.store import Store
 from ..errors import PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.plans.prediction import Prediction
 from ..planner.plans.validation import Validation, ValidationRow, validation_to_json
 from ..profiler.device import detect
 from ..profiler.identity import identify
@@ -23,6 +22,7 @@ from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
+from ..profiler.records.surface import LatencySurface
 from ..profiler.remembered import cache_folder
 from ..runtime.engines.regime import measured_in
 from ..runtime.faults import memory_for
@@ -35,7 +35,7 @@ from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
 from .measuring.race import DecoderEntrant, race
-from .measuring.speed_probe import SpeedProbe, gauged_sizes, pace_of
+from .measuring.speed_probe import ForwardProbe, SpeedProbe, draft_probes, gauged_sizes, pace_of
 from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
 from .prompts import requests_of, require_room, shown_to
@@ -100,9 +100,9 @@ def validate_stored(
     """Measure a plan, and store the outcome beside it if it is a stored plan of this device.
 
     One cell per batch is measured, the nearest to the middle context of these requests' rounds; its prediction is moved
-    to that context (`Plan.prediction`). Where a batch fails or
-    is stopped, those before it are stored. `guard` is entered with the document of what is stored; `told` is called
-    with the plan, the models that run and their number format.
+    to that context (`Plan.at_context`). Where a batch fails or is stopped, those before it are stored. `guard` is
+    entered with the document of what is stored; `told` is called with the plan, the models that run and their number
+    format.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
@@ -126,12 +126,13 @@ def validate_stored(
     requests = shown_to(family.target, requests)
     require_room(family.target.longest_context, requests, why_shorter_at(request.target))
     is_as_priced = (dtype, regime) == (plan.dtype, decoding_regime(plan.regime, device.kind))
+    gauged = _draft_surfaces(plan, store) if is_as_priced else None
     rows: list[ValidationRow] = []
     try:
         with device_lock(device, cache_folder()):
             for done, batch in enumerate(batches):
                 report = _part(partial(progress, f"measuring batch {batch}"), done, len(batches))
-                rows.append(_validated(plan, batch, family, requests, request, report, gauges_pace=is_as_priced))
+                rows.append(_validated(plan, batch, family, requests, request, report, gauged=gauged))
     finally:
         if rows and kept_beside is not None:
             document = validation_to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
@@ -148,16 +149,16 @@ def _validated(
     request: ValidateRequest,
     report: Report,
     *,
-    gauges_pace: bool,
+    gauged: Mapping[str, LatencySurface] | None,
 ) -> ValidationRow:
     """Return what a batch's cell keeps of its promise, at the middle context of these requests' rounds."""
     report(0.0)
     context = _context_of(batch, requests)
     cell = plan.cell(batch, context)
-    promised = plan.prediction(cell, context)
     with memory_for(f"a race of batch {batch}", REMEDY):
-        row = _measured(cell, promised, family, requests, request, report, gauges_pace=gauges_pace)
-        return replace(row, at_context=context)
+        moved = plan.at_context(cell, context)
+        row = _measured(moved, family, requests, request, report, gauged=gauged)
+        return replace(row, context=cell.context, at_context=context)
 
 
 def _models(plan: Plan, request: ValidateRequest) -> tuple[Models, dict[str, Path]]:
@@ -170,6 +171,17 @@ def _models(plan: Plan, request: ValidateRequest) -> tuple[Models, dict[str, Pat
         require_recorded(name, identify(places[name], name), recorded, kind="classifier")
     models = Models(target=request.target, drafters={name: places[name] for name, _ in plan.drafters})
     return models, {name: places[name] for name, _ in classifiers}
+
+
+def _draft_surfaces(plan: Plan, store: Store) -> dict[str, LatencySurface]:
+    """Return what forwards of the plan's drafters take, by name: of whole models, as the store has them now."""
+    names = {model.key: name for name, model in plan.drafters}
+    sources = [source for source in plan.provenance.surfaces if source.role == "draft" and source.model in names]
+    return {
+        names[surface.model]: surface
+        for one in sources
+        for surface in store.surfaces(plan.device.fingerprint, one.model, one.dtype, role=one.role, regime=one.regime)
+    }
 
 
 def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, store: Store) -> tuple[Plan, int | None]:
@@ -224,15 +236,14 @@ def _context_of(batch: int, requests: Sequence[Request]) -> int:
 
 def _measured(
     cell: PlanCell,
-    promised: Prediction,
     family: Family,
     requests: Sequence[Request],
     request: ValidateRequest,
     report: Report,
     *,
-    gauges_pace: bool,
+    gauged: Mapping[str, LatencySurface] | None,
 ) -> ValidationRow:
-    """Race a cell; the machine's pace is gauged only by the plan's own forwards, in its number format."""
+    """Race a cell; the machine's pace is gauged by the plan's own forwards, and not where `gauged` is None."""
     if cell.is_lossy and not request.allow_lossy:
         raise RequestError(
             f"batch {cell.batch}, context {cell.context} of the plan is {cell.policy.label}, whose output is not the "
@@ -245,11 +256,12 @@ def _measured(
             requests,
             _part(report, repeat, request.rounds),
             seed=request.seed + repeat,
-            gauges_pace=gauges_pace,
+            gauged=gauged,
         )
         for repeat in range(request.rounds)
     ]
     paces = [each.pace for each in raced if each.pace is not None]
+    promised = cell.prediction
     return ValidationRow(
         batch=cell.batch,
         context=cell.context,
@@ -279,13 +291,21 @@ def _part(report: Report, done: int, of: int) -> Report:
 
 
 def _raced(
-    cell: PlanCell, family: Family, requests: Sequence[Request], report: Report, *, seed: int, gauges_pace: bool
+    cell: PlanCell,
+    family: Family,
+    requests: Sequence[Request],
+    report: Report,
+    *,
+    seed: int,
+    gauged: Mapping[str, LatencySurface] | None,
 ) -> _Raced:
     """Race a cell once; its decoders end with it, before others are made."""
     plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
     planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
-    sizes = gauged_sizes(cell) if gauges_pace else {}
-    gauges = [(SpeedProbe(cell, family.target, nodes), share) for nodes, share in sizes.items()]
+    gauges = list[tuple[ForwardProbe, float]]()
+    if gauged is not None:
+        gauges += [(SpeedProbe(cell, family.target, nodes), share) for nodes, share in gauged_sizes(cell).items()]
+        gauges += draft_probes(cell, family.drafters, gauged)
     race([plain, planned, *(gauge for gauge, _ in gauges)], turns=TURNS, seed=seed, told=report)
     return _Raced(
         plain_tokens_per_s=plain.tokens_per_s,

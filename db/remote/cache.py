@@ -21,7 +21,7 @@ from ..sql.tables import utc_now
 from ..url import ServiceUrl
 from ..wire import tag_of
 from .service import ABSENT, CONFLICT, Params, ServiceClient, params_of
-from .transport import BRISK, NOT_MODIFIED, PATIENT, AwayError, RefusedError, RetryPolicy, ServiceAnswer
+from .transport import BRISK, NOT_MODIFIED, PATIENT, AwayError, ExponentialBackoff, RefusedError, ServiceAnswer
 
 SERVICES = "services"
 MOST_ANSWERS = 512
@@ -29,7 +29,7 @@ MOST_BYTES = 64 * 2**20  # of all answers of one service together, and of all th
 SUFFIX = ".json"
 AWAY_S = 30.0  # how long a service that did not answer is not asked again for what is kept
 Record = TypeVar("Record")
-Fetch = Callable[[str | None, RetryPolicy], ServiceAnswer]  # of an ETag: what had it may be answered with 304
+Fetch = Callable[[str | None, ExponentialBackoff], ServiceAnswer]  # of an ETag: what had it may be answered with 304
 Understand = Callable[[str, str | None], Record]  # of a text and its ETag; raises StoreError where it is another thing
 
 
@@ -150,7 +150,7 @@ class CachedReader:
         return self._clock() < self._away_until_s
 
     def get(
-        self, kind: type[Record], path: str, params: Params | None = None, patience: RetryPolicy = PATIENT
+        self, kind: type[Record], path: str, params: Params | None = None, patience: ExponentialBackoff = PATIENT
     ) -> Record:
         """Return one record of a path with its query; `patience` is for a request without a cached answer.
 
@@ -173,7 +173,7 @@ class CachedReader:
     def ask(self, path: str, body: str, understand: Callable[[str], Record]) -> Record:
         """Return the answer to a question that is posted and changes nothing, as `get` does."""
 
-        def fetch(_: str | None, patience: RetryPolicy) -> ServiceAnswer:
+        def fetch(_: str | None, patience: ExponentialBackoff) -> ServiceAnswer:
             return self._service.post(path, body, patience)
 
         return self._now_or_before(f"{path} {body}", PATIENT, fetch, lambda text, _: understand(text))
@@ -183,7 +183,9 @@ class CachedReader:
         self._away_until_s = self._clock() + AWAY_S
         self.note = " ".join(str(error).split())
 
-    def _now_or_before(self, asked: str, patience: RetryPolicy, fetch: Fetch, understand: Understand[Record]) -> Record:
+    def _now_or_before(
+        self, asked: str, patience: ExponentialBackoff, fetch: Fetch, understand: Understand[Record]
+    ) -> Record:
         kept = self._kept(asked, understand)
         if kept is not None and self.is_away:
             return self._old(*kept)

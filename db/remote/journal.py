@@ -16,7 +16,7 @@ from ..sql.profiles import SURFACES
 from ..wire import Finish, OpenedProfile, Surfaces, Visits
 from .service import CONFLICT, ServiceClient
 from .spool import VisitSpool
-from .transport import BRISK, ONCE, AwayError, RefusedError, RetryPolicy
+from .transport import BRISK, ONCE, AwayError, ExponentialBackoff, RefusedError
 
 BATCH_VISITS = 256
 BATCH_S = 5.0  # between two batches while the service answers
@@ -101,7 +101,7 @@ class RemoteJournal:
     def _waiting(self) -> list[Visit]:
         return [visit for ordinal, visit in self._spool.visits.items() if ordinal not in self._delivered]
 
-    def _try_to_deliver(self, patience: RetryPolicy) -> None:
+    def _try_to_deliver(self, patience: ExponentialBackoff) -> None:
         """Send batches until none is left; while the service does not answer, the pauses between attempts grow."""
         try:
             while self._deliver_batch(patience):
@@ -112,7 +112,7 @@ class RemoteJournal:
         self._unsent = len(self._waiting())
         self._due_s = self._clock() + self._pause_s
 
-    def _deliver_batch(self, patience: RetryPolicy) -> bool:
+    def _deliver_batch(self, patience: ExponentialBackoff) -> bool:
         """Send one batch, under one key until it is answered; False where nothing is left."""
         if self._batch is None:
             waiting = self._waiting()[: 4 * BATCH_VISITS]

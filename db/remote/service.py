@@ -13,7 +13,7 @@ from uuid import uuid4
 from ...errors import SpectuneError, StoreError
 from ...profiler.records.wire import from_json, to_json
 from ..wire import API, MOST_BODY_BYTES, MOST_ITEMS, UPLOAD_OFFSET, NewUpload, Page, ServiceInfo, UploadState
-from .transport import ONCE, PATIENT, Ask, AwayError, RefusedError, RetryPolicy, ServiceAnswer, Transport
+from .transport import ONCE, PATIENT, Ask, AwayError, ExponentialBackoff, RefusedError, ServiceAnswer, Transport
 
 Record = TypeVar("Record")
 Params = Mapping[str, str | float | bool | tuple[str, ...] | None]
@@ -66,7 +66,7 @@ class ServiceClient:
         return items
 
     def fetch(
-        self, path: str, params: Params | None = None, etag: str | None = None, patience: RetryPolicy = PATIENT
+        self, path: str, params: Params | None = None, etag: str | None = None, patience: ExponentialBackoff = PATIENT
     ) -> ServiceAnswer:
         """Return the answer to a GET."""
         headers = () if etag is None else (("If-None-Match", etag),)
@@ -74,12 +74,12 @@ class ServiceClient:
             Ask(method="GET", path=path, params=params_of(params), headers=headers), patience=patience
         )
 
-    def post(self, path: str, body: str, patience: RetryPolicy = PATIENT) -> ServiceAnswer:
+    def post(self, path: str, body: str, patience: ExponentialBackoff = PATIENT) -> ServiceAnswer:
         """Return the answer to a question that is too long for a URL; nothing is written."""
         return self._transport.send(Ask(method="POST", path=path, body=body.encode()), patience)
 
     def write(
-        self, method: str, path: str, record: object, *, key: str | None = None, patience: RetryPolicy = PATIENT
+        self, method: str, path: str, record: object, *, key: str | None = None, patience: ExponentialBackoff = PATIENT
     ) -> ServiceAnswer:
         """Send a record once, whatever the network does, and return the answer; equal keys are one write.
 
@@ -113,13 +113,13 @@ class ServiceClient:
                 return None
             raise
 
-    def _sent(self, ask: Ask, patience: RetryPolicy) -> ServiceAnswer:
+    def _sent(self, ask: Ask, patience: ExponentialBackoff) -> ServiceAnswer:
         assert ask.body is not None
         if len(ask.body) <= MOST_BODY_BYTES:
             return self._transport.send(ask, patience)
         return self._uploaded(ask, ask.body, patience)
 
-    def _uploaded(self, ask: Ask, body: bytes, patience: RetryPolicy) -> ServiceAnswer:
+    def _uploaded(self, ask: Ask, body: bytes, patience: ExponentialBackoff) -> ServiceAnswer:
         """Send a large body in pieces, each again where it was cut, and let the service do what it means."""
         new = NewUpload(
             kind=ask.path.rpartition("/")[2],
@@ -148,7 +148,7 @@ class ServiceClient:
         with suppress(StoreError):
             self._transport.send(Ask(method="DELETE", path=place), ONCE)
 
-    def _send_pieces(self, place: str, body: bytes, received: int, patience: RetryPolicy) -> None:
+    def _send_pieces(self, place: str, body: bytes, received: int, patience: ExponentialBackoff) -> None:
         stumbles = 0
         while received < len(body):
             piece = body[received : received + PIECE_BYTES]

@@ -50,7 +50,7 @@ class RefusedError(StoreError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class ExponentialBackoff:
     """How often a request is tried, and how the waits between grow."""
 
     attempts: int
@@ -62,10 +62,10 @@ class RetryPolicy:
         return longest * random.uniform(0.5, 1.0)
 
 
-PATIENT = RetryPolicy(attempts=8)  # about twenty seconds where the service refuses at once: it restarts in less
-BRISK = RetryPolicy(attempts=2)  # where there is something to fall back on
-OPENING = RetryPolicy(attempts=4)  # two seconds: a wrong URL should not take long to show
-ONCE = RetryPolicy(attempts=1)
+PATIENT = ExponentialBackoff(attempts=8)  # about twenty seconds where the service refuses at once: it restarts in less
+BRISK = ExponentialBackoff(attempts=2)  # where there is something to fall back on
+OPENING = ExponentialBackoff(attempts=4)  # two seconds: a wrong URL should not take long to show
+ONCE = ExponentialBackoff(attempts=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Transport:
         """Whether `close` was called."""
         return self._client.is_closed
 
-    def send(self, ask: Ask, patience: RetryPolicy = PATIENT) -> ServiceAnswer:
+    def send(self, ask: Ask, patience: ExponentialBackoff = PATIENT) -> ServiceAnswer:
         """Return the service's answer: 2xx, or 304 where an ETag was sent.
 
         AwayError: no attempt was answered. Another StoreError: it refuses, or cannot be trusted or understood.

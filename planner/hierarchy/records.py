@@ -33,7 +33,7 @@ class ModelCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockDrafter:
+class SinglePassDrafter:
     """A source whose draft of n tokens is one act: lookup, suffix table, Medusa-like heads.
 
     By verifying model, entry k - 1 of `acceptance` is the chance that token k is accepted, given that all before it
@@ -97,7 +97,7 @@ class HierarchyInputs:
 
     models: tuple[ModelCosts, ...]  # smallest first, the target last
     acceptance: tuple[tuple[float, ...], ...]  # [i][j], read where j < i
-    blocks: tuple[BlockDrafter, ...] = ()
+    blocks: tuple[SinglePassDrafter, ...] = ()
     edges: tuple[EdgeCosts, ...] = ()  # costs of one pair only
     trees: tuple[TopTree, ...] = ()  # those that the target may verify
 

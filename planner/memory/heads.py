@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...errors import PlanError
 from ...profiler.records.architecture import Architecture, bytes_of
-from ..records.beside import Beside, Said
+from ..records.beside import Beside, BlockMemory
 from ..records.footprint import (
     Footprint,
     folded_lines,
@@ -116,7 +116,7 @@ def _eagle(parts: DrafterParts, dtype: str) -> Footprint:
 
 def _medusa(parts: DrafterParts, dtype: str) -> Footprint:
     size, hidden, vocabulary = bytes_of(dtype), parts.target.hidden, parts.target.vocabulary
-    said = Said(
+    said = BlockMemory(
         places=parts.sizes["outs.weight"][0],
         row_bytes=3 * size * hidden,
         made_bytes=size * (3 * hidden + vocabulary),
@@ -135,7 +135,7 @@ def _ctc(parts: DrafterParts, dtype: str) -> Footprint:
     own, lines = _target_heads(parts), folded_lines(parts.target)
     frames, inner = parts.sizes["queries.weight"][0], parts.sizes["layer.mlp.gate_proj.weight"][0]
     wide = 0 if size >= DRAWN else DRAWN  # of a score's copy in float32
-    said = Said(
+    said = BlockMemory(
         places=frames,
         row_bytes=size * layer_numbers(own, hidden, inner),
         pair_bytes=size * (1 + lines),
@@ -162,7 +162,7 @@ def _specformer(parts: DrafterParts, dtype: str) -> Footprint:
     fresh = int(parts.target.layers in parts.reads) + int(0 not in parts.reads)  # states that are made for it
     states = len(parts.reads) * hidden
     inner = sizes["draft.mlp.gate_proj.weight"][0]
-    said = Said(
+    said = BlockMemory(
         places=sizes["places.weight"][0] // hidden,
         row_bytes=size * (4 * hidden + own.projected + 2 * own.heads * own.head_dim + 3 * inner),
         made_bytes=size * (3 * hidden + parts.target.vocabulary),
@@ -213,7 +213,7 @@ _FOOTPRINTS: Mapping[Form, Callable[[DrafterParts, str], Footprint]] = {
 def _block(
     parts: DrafterParts,
     dtype: str,
-    said: Said,
+    said: BlockMemory,
     *,
     read_bytes: int,
     kv_numbers: int,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..pricing.cells import Cell
-from ..records.beside import Beside, LookedUp, Said
+from ..records.beside import Beside, BlockMemory, LookedUp
 from ..records.footprint import MOST_ROWS, Footprint
 from ..records.room import masked_tokens
 from ..strategies import TreePolicy, drafting
@@ -231,7 +231,7 @@ def _scoring(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -
     return logits * (model.number_bytes + scored_from + (0 if in_place else DRAWN))
 
 
-def _saying(model: Footprint, said: Said, slots: int, load: Load) -> int:
+def _saying(model: Footprint, said: BlockMemory, slots: int, load: Load) -> int:
     """Return what the forward of a block drafter has alive at once behind so many texts."""
     places, seen = slots * said.places, load.capacity + said.places
     masked = model.number_bytes * seen if said.pair_bytes else 0  # its own mask outlives its layer
@@ -249,7 +249,7 @@ def _looking(beside: Beside, looked_up: LookedUp, load: Load) -> int:
     )
 
 
-def _asking(model: Footprint, said: Said, load: Load, device_kind: str, is_sampled: bool) -> int:
+def _asking(model: Footprint, said: BlockMemory, load: Load, device_kind: str, is_sampled: bool) -> int:
     """Return what growing a layer on a block drafter's answer takes; the answer stays until the tree is done."""
     kept = load.slots * said.places * said.kept_bytes
     rows = load.slots * (load.layer_tokens if said.asked_bytes else min(1, load.layer_tokens))

@@ -7,7 +7,7 @@ refuse it by its version, and never take it for lossless.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import PlanError
 from ...profiler.records.device import Device
@@ -223,20 +223,36 @@ class Plan:
             ),
         )
 
-    def prediction(self, cell: PlanCell, context: int) -> Prediction:
-        """Return what a cell predicts at a context on the way to the next cell of its batch.
+    def at_context(self, cell: PlanCell, context: int) -> PlanCell:
+        """Return a cell as it is at a context on the way to the next cell of its batch: its predictions and run_ms.
 
-        Round times are taken to be linear in context between two cells: those of the policy where both have it, else
-        the policy's grow as plain ones do. Beyond the outermost cells nothing is added.
+        Times are taken to be linear in context between two cells: those of rounds by the policy's own where both have
+        it, else as plain ones grow; those of forwards by the sizes that both know. Beyond the outermost cells nothing
+        is added.
         """
         towards = 1 if context > cell.context else -1
         beside = [
             other for other in self.cells if other.batch == cell.batch and (other.context - cell.context) * towards > 0
         ]
         if context == cell.context or not beside:
-            return cell.prediction
+            return cell
         other = min(beside, key=lambda one: abs(one.context - cell.context))
-        is_same = (other.policy, other.drafter) == (cell.policy, cell.drafter)
-        one, two = ((own.prediction if is_same else own.plain).round_ms for own in (cell, other))
         way = min((context - cell.context) / (other.context - cell.context), 1.0)
-        return cell.prediction.slower(1.0 + way * (two / one - 1.0))
+
+        def factor(one: Prediction, two: Prediction) -> float:
+            return 1.0 + way * (two.round_ms / one.round_ms - 1.0)
+
+        is_same = (other.policy, other.drafter) == (cell.policy, cell.drafter)
+        by_plain = factor(cell.plain, other.plain)
+        planned = factor(cell.prediction, other.prediction) if is_same else by_plain
+        moved, names = cell.prediction.slower(planned), ("speedup_over_plain", "speedup_low", "speedup_high")
+        speedups = {name: getattr(moved, name) * by_plain / planned for name in names}
+        known = min(len(cell.run_ms), len(other.run_ms))
+        grown = [way * (other.run_ms[n] - cell.run_ms[n]) for n in range(known)] or [0.0]
+        return replace(
+            cell,
+            context=min(context, other.context) if towards > 0 else max(context, other.context),
+            prediction=replace(moved, **speedups),
+            plain=cell.plain.slower(by_plain),
+            run_ms=tuple(max(ms + grown[min(n, len(grown) - 1)], 0.0) for n, ms in enumerate(cell.run_ms)),
+        )

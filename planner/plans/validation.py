@@ -20,7 +20,7 @@ class ValidationRow:
     """One cell: what was promised and what was measured; tokens/s of all sequences together, above 0.
 
     Attributes:
-        at_context: the context of the texts, at which the prediction is: see `Plan.prediction`; None: the cell's.
+        at_context: the context of the texts, at which the prediction is: see `Plan.at_context`; None: the cell's.
         machine_speed: the machine's pace while this was measured over its pace when it was profiled, by forwards
             of the plan's own sizes; None where it was not gauged.
         tokens_per_round: per sequence, measured; None, like the predicted ones, where they were not counted.

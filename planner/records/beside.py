@@ -8,7 +8,7 @@ from ...errors import PlanError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class BlockMemory:
     """What one forward of a block drafter says behind a text; trees are then asked of it, layer by layer."""
 
     places: int  # tokens, or frames, behind each text
@@ -51,5 +51,5 @@ class Beside:
     sight_bytes: int = 0  # alive while it finds out which token each one follows, per token asked and cache position
     further_positions: int = 0  # of its cache, per sequence, behind the text and the tree
     has_own_text: bool = True  # it reads prompts into a cache of its own; an exit's is its target's
-    said: Said | None = None  # None: every layer of a tree is a forward, or looked up
+    said: BlockMemory | None = None  # None: every layer of a tree is a forward, or looked up
     looked_up: LookedUp | None = None  # None: nothing is

@@ -16,7 +16,7 @@ from ..strategies.plain import PlainPolicy
 from ..strategies.stack import StackPolicy
 from ..strategies.text import TextPolicy
 from .candidate import Candidate
-from .contest import Contest
+from .contest import CellSearch
 from .estimate import by_text, rates_of, resampled
 
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
@@ -43,7 +43,7 @@ class Ballot:
         return max(0.0, 1.0 - self.cross_fitted / self.candidates[self.near[0]].tokens_per_s)
 
 
-def ballot_of(contest: Contest, weights: Floats) -> Ballot:
+def ballot_of(contest: CellSearch, weights: Floats) -> Ballot:
     """Return which candidates of a cell are as good as its best; plain decoding must be among the priced.
 
     The best is the fastest that keeps the bound with its optimism taken off; where none does, the fastest of those with
@@ -62,7 +62,7 @@ def ballot_of(contest: Contest, weights: Floats) -> Ballot:
     return replace(found, near=near)
 
 
-def _ballot_among(contest: Contest, able: Ints, weights: Floats) -> Ballot:
+def _ballot_among(contest: CellSearch, able: Ints, weights: Floats) -> Ballot:
     candidates = contest.priced
     plain = next(place for place, one in enumerate(candidates) if isinstance(one.policy, PlainPolicy))
     field = Field.of([candidates[place] for place in able], weights)
@@ -135,18 +135,18 @@ def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
     return np.array([ranks[key] for key in keys], dtype=np.int64)
 
 
-def keeps_bound(contest: Contest, place: int, flattery: float) -> bool:
+def keeps_bound(contest: CellSearch, place: int, flattery: float) -> bool:
     """Return whether a candidate keeps the bound once its optimism is taken off."""
     latency = latency_ms(contest, place, flattery)
     return contest.bound is None or latency is None or latency <= contest.bound.most_ms
 
 
-def latency_ms(contest: Contest, place: int, flattery: float) -> float | None:
+def latency_ms(contest: CellSearch, place: int, flattery: float) -> float | None:
     """Return what the bound is about, of a candidate without its optimism; None where there is no bound."""
     return None if contest.bound is None else contest.latencies_ms[place] / (1.0 - flattery)
 
 
-def _able(contest: Contest) -> Ints:
+def _able(contest: CellSearch) -> Ints:
     """Return the places that keep the bound; where none does, those that miss it least."""
     keeping = np.array([place for place in range(len(contest.priced)) if contest.keeps_bound(place)], dtype=np.int64)
     if len(keeping):

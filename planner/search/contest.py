@@ -32,7 +32,7 @@ NeedsBytes = Callable[[TreePolicy, str | None], int | None]  # of a policy with 
 
 
 @dataclass(slots=True, eq=False)
-class Contest:
+class CellSearch:
     """The candidates of one cell; one that breaks the bound is priced, but no other is measured against it."""
 
     costs: CellCosts
@@ -229,14 +229,14 @@ def contest_of(
     bound: LatencyBound | None = None,
     new_tokens: int | None = None,
     cached_share: float = 0.0,
-) -> Contest:
+) -> CellSearch:
     """Return the contest of a cell before anything has entered; memory is not set.
 
     With `new_tokens` of an answer whole requests are priced, with None decoding alone. `cached_share` of a prompt is
     not read again. MeasurementError: the batch was not measured.
     """
     drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
-    return Contest(
+    return CellSearch(
         costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind, inputs.knots),
         texts=len(inputs.texts),
         needs_bytes=unknown_bytes,

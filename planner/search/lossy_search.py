@@ -28,7 +28,7 @@ from ..replay.shortened import answer_tokens
 from ..strategies.chain import ChainPolicy
 from ..strategies.stack import StackPolicy
 from ..strategies.stack_replay import StackReplay
-from .contest import Contest
+from .contest import CellSearch
 from .options import SearchOptions
 from .stack_search import stack_times
 
@@ -47,7 +47,7 @@ def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: in
 
 
 def search_lossy(
-    contest: Contest, inputs: PlanInputs, options: SearchOptions, layers: Mapping[str, int]
+    contest: CellSearch, inputs: PlanInputs, options: SearchOptions, layers: Mapping[str, int]
 ) -> tuple[str, ...]:
     """Enter the lossy runs of a cell's batch size, and return notes on them for readers of the plan."""
     if not options.allow_lossy:
@@ -58,7 +58,7 @@ def search_lossy(
     return tuple(forecast_notes(own, contest.costs, layers))
 
 
-def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:
+def lossy_times(contest: CellSearch, run: LossyRun) -> RoundTimes:
     """Return what every round of a run costs in a cell; errors as `CellCosts.times`."""
     draft = run.policy.draft
     if not isinstance(draft, StackPolicy):
@@ -68,7 +68,7 @@ def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:
     return stack_times(draft, found, contest.costs)
 
 
-def _enter(contest: Contest, run: LossyRun, most_loss: float | None) -> None:
+def _enter(contest: CellSearch, run: LossyRun, most_loss: float | None) -> None:
     if most_loss is not None and run.quality.high > most_loss:
         contest.refuse(
             run.policy,

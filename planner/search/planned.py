@@ -12,7 +12,7 @@ from ..pricing.reading import ReadingCosts
 from ..records.tree import ShapeFacts
 from .candidate import Candidate
 from .choice import Ballot, keeps_bound, latency_ms
-from .contest import Contest
+from .contest import CellSearch
 from .estimate import resampled_rates
 from .promise import Promise, SurfaceErrors
 from .sensitivity import outlook_of
@@ -29,7 +29,7 @@ class BesideChoice:
 
 
 def planned_cell(
-    contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: BesideChoice
+    contest: CellSearch, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: BesideChoice
 ) -> PlanCell:
     """Return the cell's plan: the first of the ballot's near candidates; `weights` are (resamples, texts)."""
     cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[0]]

@@ -22,7 +22,7 @@ from ..strategies.hybrid import hybrids
 from ..strategies.offers import Graded, Limits
 from ..strategies.stack import StackPolicy
 from .candidate import Candidate
-from .contest import Contest, NeedsBytes, contest_of
+from .contest import CellSearch, NeedsBytes, contest_of
 from .options import SearchOptions
 from .stack_search import StackSearch
 
@@ -46,7 +46,7 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
     return found
 
 
-def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOptions) -> list[Contest]:
+def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOptions) -> list[CellSearch]:
     """Return every cell with the candidates of all grids priced in it, pruned, or left out.
 
     PlanError: fewer texts than slots, or plain decoding has no price.
@@ -74,7 +74,7 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
     return contests
 
 
-def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recording, most_tokens: int) -> None:
+def _enter_hybrids(contests: Sequence[CellSearch], drafter: str, recording: Recording, most_tokens: int) -> None:
     """Enter into every cell the hybrids of a drafter's fastest policies there."""
     own = {contest: _else_policies(contest, drafter) for contest in contests}
     models = sorted(
@@ -86,7 +86,7 @@ def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recordi
         _enter_by_half(halves, policy, results, drafter, recording.rows)
 
 
-def _else_policies(contest: Contest, drafter: str) -> dict[TreePolicy, int]:
+def _else_policies(contest: CellSearch, drafter: str) -> dict[TreePolicy, int]:
     """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it.
 
     Short chains are always in: where the text has no copy a drafter is right less often than elsewhere.
@@ -103,12 +103,12 @@ def _text_or_none(policy: TreePolicy) -> str | None:
     return None if policy.source == "none" else LOOKUP
 
 
-def _enter(contests: Sequence[Contest], graded: Graded, drafter: str | None, rows: Rows) -> None:
+def _enter(contests: Sequence[CellSearch], graded: Graded, drafter: str | None, rows: Rows) -> None:
     _enter_by_half(dict.fromkeys(contests, graded.searched_on), graded.policy, graded.results, drafter, rows)
 
 
 def _enter_by_half(
-    halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
+    halves: Mapping[CellSearch, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
 ) -> None:
     """Replay once per batch size; price in every cell that can verify and has timed the policy, where it may matter."""
     able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
@@ -135,7 +135,7 @@ def needs_bytes_of(inputs: PlanInputs, costs: CellCosts) -> NeedsBytes:
     return needs_bytes
 
 
-def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
+def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> CellSearch:
     contest = contest_of(inputs, cell, options.bound, options.new_tokens, options.cached_share)
     contest.needs_bytes, contest.most_bytes = needs_bytes_of(inputs, contest.costs), options.max_memory_bytes
     return contest

@@ -14,7 +14,7 @@ from ..plans.plan import PublishedPrice
 from ..pricing.cost import CellCosts
 from ..replay.rehearsal import Rehearsal
 from ..strategies import REGISTRY, TreePolicy
-from .contest import Contest
+from .contest import CellSearch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def unpriceable_defaults(costs: CellCosts, drafter: str | None, children: int) -
     return tuple(found for found in _all(costs, drafter, children) if isinstance(found, Unpriceable))
 
 
-def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPrice, ...]:
+def price_published(contest: CellSearch, rehearsal: Rehearsal) -> tuple[PublishedPrice, ...]:
     """Return the price of every published default in a cell, fastest first, and enter them among its candidates."""
     found: dict[str, PublishedPrice] = {}
     reasons: dict[str, str] = {}

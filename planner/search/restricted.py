@@ -22,7 +22,7 @@ from ..replay.shortened import shortened
 from ..strategies import REGISTRY, TreePolicy
 from ..strategies.base import Strategy
 from ..strategies.stack import StackPolicy
-from .contest import Contest, contest_of
+from .contest import CellSearch, contest_of
 from .stack_search import StackSearch
 
 Staged = tuple[TreePolicy, str | None]
@@ -111,7 +111,7 @@ def _padded(policy: TreePolicy, results: PositionResults) -> PositionResults:
     return replace(results, sizes=np.full_like(results.sizes, policy.max_verify_tokens))
 
 
-def _note(found: dict[Place, Price], place: Place, contest: Contest, staged: Staged) -> None:
+def _note(found: dict[Place, Price], place: Place, contest: CellSearch, staged: Staged) -> None:
     priced = contest.place_of(*staged)
     if priced is not None:
         found[place] = Price(tokens_per_s=contest.priced[priced].tokens_per_s, keeps_bound=contest.keeps_bound(priced))

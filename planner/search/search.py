@@ -21,7 +21,7 @@ from ..pricing.cost import Floats
 from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
 from .choice import Ballot, ballot_of
-from .contest import Contest, unknown_bytes
+from .contest import CellSearch, unknown_bytes
 from .estimate import resampling_weights
 from .lossy_search import search_lossy
 from .options import SearchOptions, Studies
@@ -39,7 +39,7 @@ from .studies import studies_in_memory
 class SolvedCell:
     """What one cell found: all that was priced, which of it is as good as the best, and notes for its readers."""
 
-    contest: Contest
+    contest: CellSearch
     ballot: Ballot
     beside: BesideChoice
     notes: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def solve_cells(
     return tuple(solved)
 
 
-def _solved(contest: Contest, rehearsal: Rehearsal, options: SearchOptions, weights: Floats) -> SolvedCell:
+def _solved(contest: CellSearch, rehearsal: Rehearsal, options: SearchOptions, weights: Floats) -> SolvedCell:
     drafts = contest.costs.drafts
     layers = {name: rehearsal.recording(name).layers for name, table in drafts.items() if table.is_block}
     notes = (*_notes_of(contest), *search_lossy(contest, rehearsal.inputs, options, layers))
@@ -151,7 +151,7 @@ def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
     return [tuple(cell for cell in cells if cell.batch in some) for some in own]
 
 
-def _notes_of(contest: Contest) -> tuple[str, ...]:
+def _notes_of(contest: CellSearch) -> tuple[str, ...]:
     cell, known, notes = contest.costs.cell, contest.costs.verify.contexts, []
     if contest.costs.priced_at_context is not None:
         notes.append(

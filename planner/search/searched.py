@@ -35,7 +35,7 @@ from ..strategies import REGISTRY, TreePolicy
 from ..strategies.base import MOST_CHILDREN, Strategy
 from ..strategies.offers import Space
 from .candidate import Candidate
-from .contest import Contest
+from .contest import CellSearch
 from .options import SearchOptions, Studies
 from .studies import APART
 
@@ -62,7 +62,7 @@ class Searcher:
     _digest: str = ""
     _survivals: dict[tuple[str, int], tuple[SurvivalCurve, ...]] = field(default_factory=dict)
 
-    def search(self, contest: Contest) -> None:
+    def search(self, contest: CellSearch) -> None:
         """Enter searched policies of the drafters and kinds that come near the best of a cell."""
         for drafter in self.rehearsal.inputs.drafters:
             runs = drafter.name in contest.costs.drafts
@@ -109,7 +109,7 @@ class Searcher:
 class CellHalf:
     """One cell and drafter, searched on one half of the texts."""
 
-    contest: Contest
+    contest: CellSearch
     drafter: str
     half: int
     searcher: Searcher

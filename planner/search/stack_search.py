@@ -25,7 +25,7 @@ import numpy as np
 
 from ...errors import PlanError
 from ..hierarchy.latency import latencies_ms
-from ..hierarchy.records import BlockDrafter
+from ..hierarchy.records import SinglePassDrafter
 from ..hierarchy.tables import Stack, Tables
 from ..inputs import LOOKUP, PlanInputs
 from ..pricing.bounds import ONE, most_tokens_per_round
@@ -39,7 +39,7 @@ from ..strategies.lookup import LookupPolicy
 from ..strategies.stack import STACK, StackPolicy, stack_name
 from ..strategies.stack_replay import StackReplay, agreement_of, replay_stack
 from .candidate import Candidate
-from .contest import REACH, Contest
+from .contest import REACH, CellSearch
 from .stack_forecast import hierarchy_inputs
 
 MOST_MODELS = 3  # of a stack; a model more is worth little once three verify each other
@@ -68,7 +68,7 @@ class StackSearch:
         self._most: dict[tuple[str, int], float] = {}
         self._replays: dict[tuple[StackPolicy, int], StackReplay] = {}
 
-    def search(self, contest: Contest) -> None:
+    def search(self, contest: CellSearch) -> None:
         """Enter the most promising stacks, then siblings beside the best of them on each half of the texts."""
         if STACK not in contest.costs.host:
             return
@@ -84,7 +84,7 @@ class StackSearch:
                 for count in SIBLINGS:
                     self.enter(contest, with_siblings(best, count), half)
 
-    def enter(self, contest: Contest, policy: StackPolicy, searched_on: int = EVERYWHERE) -> Candidate | None:
+    def enter(self, contest: CellSearch, policy: StackPolicy, searched_on: int = EVERYWHERE) -> Candidate | None:
         """Price a stack in a cell, or note why it cannot be and return None."""
         name = stack_name(policy)
         try:
@@ -95,7 +95,7 @@ class StackSearch:
             return None
         return contest.enter(policy, name, found.replay, searched_on, times=times)
 
-    def price(self, contest: Contest, policy: StackPolicy) -> Candidate:
+    def price(self, contest: CellSearch, policy: StackPolicy) -> Candidate:
         """Return one stack's speed in a cell; PlanError where it cannot be priced."""
         found = self.enter(contest, policy)
         if found is None:
@@ -111,7 +111,7 @@ class StackSearch:
             self._replays[policy, batch] = replay_stack(policy, recordings, batch, agreement=chances, generator=tosses)
         return self._replays[policy, batch]
 
-    def notes_of(self, contest: Contest, policy: TreePolicy) -> tuple[str, ...]:
+    def notes_of(self, contest: CellSearch, policy: TreePolicy) -> tuple[str, ...]:
         """Return what is not exact about a policy that a cell chose; nothing unless it is a stack."""
         if not isinstance(policy, StackPolicy):
             return ()
@@ -122,7 +122,7 @@ class StackSearch:
             f"forwards these are modelled, because a model above had left the text: {shares}",
         )
 
-    def _prospects(self, contest: Contest) -> list[Prospect]:
+    def _prospects(self, contest: CellSearch) -> list[Prospect]:
         policies = stacks_of(self._rehearsal.inputs, contest.costs)
         expected = expected_rates(policies, self._rehearsal, contest.costs) if policies else ()
         return [
@@ -226,7 +226,7 @@ def expected_rates(policies: Sequence[StackPolicy], rehearsal: Rehearsal, costs:
     """Return (stacks,): a cell's tokens per second; 0 where a draft is too long. No siblings; all models must run."""
     models = hierarchy_inputs(rehearsal.inputs, costs, STACK)
     acceptance = {model.name: _copied(rehearsal, model.name) for model in models.models[:-1]}
-    block = BlockDrafter(name=LOOKUP, draft_ms=(0.0,) * (MOST_COPIED + 1), acceptance=acceptance)
+    block = SinglePassDrafter(name=LOOKUP, draft_ms=(0.0,) * (MOST_COPIED + 1), acceptance=acceptance)
     tables = Tables(replace(models, blocks=(block,)))
     return 1000.0 * costs.cell.batch / latencies_ms(tables, [_in_numbers(tables, policy) for policy in policies])
 

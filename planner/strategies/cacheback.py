@@ -20,7 +20,7 @@ from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
 from .base import require_at_least, require_chance
 from .cacheback_sweep import BothTables, Pads, TableGrid, TreeLimits, count_chances, draft_tree, table_sweep, trie_of
-from .cacheback_table import Table, fill, read, table_of
+from .cacheback_table import FollowerTable, fill, read, table_of
 from .offers import Graded, Limits, Published
 from .text import Judged, TextMemory, TextPolicy, TextTree, laid_out, named_text_tree, results_of_trees, room_for_tree
 
@@ -181,7 +181,7 @@ def tables_of(policy: CachebackPolicy) -> BothTables:
 
 
 @lru_cache(maxsize=16)
-def unpacked_table(frozen: FrozenTable) -> Table:
+def unpacked_table(frozen: FrozenTable) -> FollowerTable:
     """Return a read-only table to look followers up in."""
     made = table_of(frozen.leader_tokens, frozen.follower_tokens, frozen.leaders, frozen.followers)
     leaders, counts, followers = frozen.entries()
@@ -189,7 +189,7 @@ def unpacked_table(frozen: FrozenTable) -> Table:
     return made
 
 
-def no_table(leader_tokens: int, follower_tokens: int) -> Table:
+def no_table(leader_tokens: int, follower_tokens: int) -> FollowerTable:
     """Return a table without leaders."""
     return table_of(leader_tokens, follower_tokens, 1, 0)
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..kernels.arrays import Bools, Floats, Ints
 from ..kernels.compiled import ZERO, compiled
 from ..kernels.ranking import ROOT, TAKEN, Ranking, begin, mark_right, put, take, write_tree
-from .cacheback_table import NONE, READ, Table, clear, read, slot_of
+from .cacheback_table import NONE, READ, FollowerTable, clear, read, slot_of
 from .text import Judged, RecordedTexts
 
 
@@ -19,8 +19,8 @@ class BothTables(NamedTuple):
     Their leaders and followers have equally many tokens. The second's ranks follow all that the first has room for.
     """
 
-    own: Table
-    frozen: Table
+    own: FollowerTable
+    frozen: FollowerTable
 
 
 class Trie(NamedTuple):
@@ -177,7 +177,7 @@ def _count_at(both: BothTables, leader: Ints, after: Ints, trie: Trie, seen: Flo
 
 @compiled
 def _count_in(
-    t: Table, leader: Ints, after: Ints, count: int, trie: Trie, seen: Floats, right: Floats
+    t: FollowerTable, leader: Ints, after: Ints, count: int, trie: Trie, seen: Floats, right: Floats
 ) -> tuple[int, bool]:
     """Count what one table adds to `count` nodes; return their new number, and whether it has a whole follower."""
     slot, is_whole = slot_of(t, leader), False
@@ -211,7 +211,7 @@ def _put_followers(
 
 @compiled
 def _put_of(
-    t: Table,
+    t: FollowerTable,
     leader: Ints,
     chances: Floats,
     count: int,
@@ -255,7 +255,7 @@ def _known(trie: Trie, count: int, above: int, token: int) -> int:
 
 
 @compiled
-def _write_leader(t: Table, ranking: Ranking, node: int, leader: Ints) -> None:
+def _write_leader(t: FollowerTable, ranking: Ranking, node: int, leader: Ints) -> None:
     """Write the last tokens of the text followed by a node's path."""
     place = len(leader) - 1
     while place >= 0 and node != ROOT:

@@ -17,7 +17,7 @@ USED, NEWEST, OLDEST, READ = range(4)  # entries of `head`
 NONE = -1
 
 
-class Table(NamedTuple):
+class FollowerTable(NamedTuple):
     """Arrays of one table: LC leaders (LC, LL), and FC followers of each, (LC, FC, FL), the most recent first.
 
     `head` holds the slots in use, the newest and the oldest leader's slot, and the tokens read; `window` (LL + FL,) the
@@ -36,9 +36,9 @@ class Table(NamedTuple):
     chained: Ints
 
 
-def table_of(leader_tokens: int, follower_tokens: int, leaders: int, followers: int) -> Table:
+def table_of(leader_tokens: int, follower_tokens: int, leaders: int, followers: int) -> FollowerTable:
     """Return an empty table."""
-    made = Table(
+    made = FollowerTable(
         np.empty(4, np.int64),
         np.empty(leader_tokens + follower_tokens, np.int64),
         np.empty((leaders, leader_tokens), np.int64),
@@ -54,7 +54,7 @@ def table_of(leader_tokens: int, follower_tokens: int, leaders: int, followers: 
 
 
 @compiled
-def clear(t: Table) -> None:
+def clear(t: FollowerTable) -> None:
     """Empty the table."""
     t.head[:] = 0
     t.head[NEWEST] = t.head[OLDEST] = NONE
@@ -62,7 +62,7 @@ def clear(t: Table) -> None:
 
 
 @compiled
-def fill(t: Table, leaders: Ints, counts: Ints, followers: Ints) -> None:
+def fill(t: FollowerTable, leaders: Ints, counts: Ints, followers: Ints) -> None:
     """Hold these leaders (LC, LL), their counts (LC,) and followers (LC, FC, FL), and nothing else; no recency."""
     clear(t)
     t.head[USED] = len(leaders)
@@ -73,7 +73,7 @@ def fill(t: Table, leaders: Ints, counts: Ints, followers: Ints) -> None:
 
 
 @compiled
-def read(t: Table, tokens: Ints) -> None:
+def read(t: FollowerTable, tokens: Ints) -> None:
     """Note the n-gram that each further token of the text ends."""
     width, length = len(t.window), t.leaders.shape[1]
     for token in tokens:
@@ -86,7 +86,7 @@ def read(t: Table, tokens: Ints) -> None:
 
 
 @compiled
-def slot_of(t: Table, leader: Ints) -> int:
+def slot_of(t: FollowerTable, leader: Ints) -> int:
     """Return a leader's slot, NONE where it has none; recency stays as it is."""
     slot = t.buckets[_bucket(t, leader)]
     while slot != NONE and not _is_same(t.leaders[slot], leader):
@@ -95,7 +95,7 @@ def slot_of(t: Table, leader: Ints) -> int:
 
 
 @compiled
-def _touch_leader(t: Table, leader: Ints) -> int:
+def _touch_leader(t: FollowerTable, leader: Ints) -> int:
     """Make a leader the newest and return its slot; a new one takes a free slot or the oldest's."""
     slot = slot_of(t, leader)
     if slot == NONE:
@@ -116,7 +116,7 @@ def _touch_leader(t: Table, leader: Ints) -> int:
 
 
 @compiled
-def _touch_follower(t: Table, slot: int, follower: Ints) -> None:
+def _touch_follower(t: FollowerTable, slot: int, follower: Ints) -> None:
     """Make a follower the first of a slot; a full slot drops its last."""
     count, most = t.counts[slot], t.followers.shape[1]
     rank = 0
@@ -133,7 +133,7 @@ def _touch_follower(t: Table, slot: int, follower: Ints) -> None:
 
 
 @compiled
-def _freed(t: Table) -> int:
+def _freed(t: FollowerTable) -> int:
     """Return an unused slot, or that of the oldest leader, which is dropped."""
     if t.head[USED] < len(t.leaders):
         t.head[USED] += 1
@@ -152,7 +152,7 @@ def _freed(t: Table) -> int:
 
 
 @compiled
-def _unlink(t: Table, slot: int) -> None:
+def _unlink(t: FollowerTable, slot: int) -> None:
     newer, older = t.newer[slot], t.older[slot]
     if newer == NONE:
         t.head[NEWEST] = older
@@ -165,7 +165,7 @@ def _unlink(t: Table, slot: int) -> None:
 
 
 @compiled
-def _bucket(t: Table, leader: Ints) -> int:
+def _bucket(t: FollowerTable, leader: Ints) -> int:
     hashed = 0
     for token in leader:
         hashed = hashed * 1000003 + token * 8191

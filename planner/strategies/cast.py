@@ -28,7 +28,7 @@ from ..records.recording import Recorded, Recording
 from .base import Bounds, Strategy, Trees, require_at_least
 from .cast_growth import breadth_origin, grow_cast
 from .cast_sweep import cast_walk
-from .cast_trees import Rule, Setting
+from .cast_trees import GrowthParameters, SearchInputs
 from .grown import replay_grown
 from .naming import name_by
 from .offers import HalfStudy, Published, Space
@@ -193,16 +193,16 @@ def replay_cast(policy: CastPolicy, recording: Recording, batch: int) -> Replay:
         return replay_grown(policy, recording, batch)
     recording.require_children(policy.max_width)
     rounds = room_for(recording.rows, batch, policy.max_depth)
-    setting = Setting(recording.expansions, recording.survivals(policy.survival), _rule(policy))
+    setting = SearchInputs(recording.expansions, recording.survivals(policy.survival), _rule(policy))
     return replayed(rounds, *cast_walk(setting, numbering_of(recording.rows), rounds))
 
 
-def _rule(policy: CastPolicy) -> Rule:
+def _rule(policy: CastPolicy) -> GrowthParameters:
     plain_ms = policy.verify_cost_ms[1]
     draft_costs = np.array(policy.draft_cost_ms[: policy.max_width + 1]) / plain_ms
     if policy.max_width > 1:
         draft_costs[0] = breadth_origin(draft_costs.tolist())
-    return Rule(
+    return GrowthParameters(
         breadth=policy.breadth,
         depth=policy.depth,
         rerank=policy.rerank,

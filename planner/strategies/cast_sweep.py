@@ -9,11 +9,21 @@ from ..kernels.compiled import ZERO, compiled
 from ..kernels.expansions import bring_near
 from ..kernels.slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots_of
 from .cast_growth import last_steep
-from .cast_trees import Rule, Setting, Trees, Work, add_list, expand, rank_all, rank_layer, room_for_trees
+from .cast_trees import (
+    GrowthParameters,
+    SearchInputs,
+    SearchWorkspace,
+    Trees,
+    add_list,
+    expand,
+    rank_all,
+    rank_layer,
+    room_for_trees,
+)
 
 
 @compiled
-def cast_walk(setting: Setting, numbering: Numbering, rounds: Rounds) -> tuple[int, int]:
+def cast_walk(setting: SearchInputs, numbering: Numbering, rounds: Rounds) -> tuple[int, int]:
     """Write every round until all texts are decoded; return how many there are, and how many counted ones are censored.
 
     A position is censored where a child of an unrecorded expansion could be among the best of its layer or of all.
@@ -45,9 +55,9 @@ def cast_walk(setting: Setting, numbering: Numbering, rounds: Rounds) -> tuple[i
 
 
 @compiled
-def _work(rule: Rule) -> Work:
+def _work(rule: GrowthParameters) -> SearchWorkspace:
     most = max(rule.max_width, len(rule.verify_costs)) + 1
-    return Work(
+    return SearchWorkspace(
         np.empty(rule.max_depth * rule.max_width + 1, np.int64),
         np.empty(most, np.float64),
         np.empty(most, np.float64),
@@ -56,7 +66,7 @@ def _work(rule: Rule) -> Work:
 
 
 @compiled
-def _grow(setting: Setting, running: Ints, trees: Trees, work: Work, widths: Ints) -> int:
+def _grow(setting: SearchInputs, running: Ints, trees: Trees, work: SearchWorkspace, widths: Ints) -> int:
     """Draft all trees, write the widths of the forwards, and return how many drafted nodes are verified of each."""
     batch, expansions, rule = len(running), setting.expansions, setting.rule
     for slot in range(batch):
@@ -93,7 +103,7 @@ def _grow(setting: Setting, running: Ints, trees: Trees, work: Work, widths: Int
 
 
 @compiled
-def _bring_near(setting: Setting, row: int) -> float:
+def _bring_near(setting: SearchInputs, row: int) -> float:
     """Do with the survivals what `bring_near` does with the scores."""
     total = 0.0
     for node in range(setting.expansions.bounds[row], setting.expansions.bounds[row + 1]):
@@ -102,7 +112,7 @@ def _bring_near(setting: Setting, row: int) -> float:
 
 
 @compiled
-def _kept_width(rule: Rule, work: Work, batch: int) -> int:
+def _kept_width(rule: GrowthParameters, work: SearchWorkspace, batch: int) -> int:
     _sum_up(work, batch, rule.max_width, 0.0)
     if rule.max_width == 1:
         return 1
@@ -110,7 +120,7 @@ def _kept_width(rule: Rule, work: Work, batch: int) -> int:
 
 
 @compiled
-def _sum_up(work: Work, batch: int, count: int, offset: float) -> None:
+def _sum_up(work: SearchWorkspace, batch: int, count: int, offset: float) -> None:
     """Write offset + u_k, where u_k is the batch mean of the summed survivals of the best k."""
     total = 0.0
     work.utilities[0] = offset
@@ -120,7 +130,7 @@ def _sum_up(work: Work, batch: int, count: int, offset: float) -> None:
 
 
 @compiled
-def _tree_size(rule: Rule, work: Work, batch: int, count: int) -> int:
+def _tree_size(rule: GrowthParameters, work: SearchWorkspace, batch: int, count: int) -> int:
     """Return how many drafted nodes are verified of every sequence."""
     _sum_up(work, batch, count, 1.0)
     return last_steep(work.utilities, rule.verify_costs, count, rule.rerank)

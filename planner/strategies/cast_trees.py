@@ -19,7 +19,7 @@ from ..kernels.heap import sift_down, sift_up
 RANK_BITS = 8  # a recording keeps fewer than 255 children of a node
 
 
-class Rule(NamedTuple):
+class GrowthParameters(NamedTuple):
     """A CastPolicy's numbers; costs in units of one plain decoding step."""
 
     breadth: float
@@ -32,12 +32,12 @@ class Rule(NamedTuple):
     verify_costs: Floats  # (max_verify_tokens,), of 1, 2, ... tokens
 
 
-class Setting(NamedTuple):
+class SearchInputs(NamedTuple):
     """The recorded expansions, their survivals, and the policy's numbers."""
 
     expansions: Expansions
     survivals: Floats  # (expansions, children), of every child
-    rule: Rule
+    rule: GrowthParameters
 
 
 class Trees(NamedTuple):
@@ -53,7 +53,7 @@ class Trees(NamedTuple):
     is_censored: Bools  # (batch,)
 
 
-class Work(NamedTuple):
+class SearchWorkspace(NamedTuple):
     """Room for one sequence's search and for the batch's sums."""
 
     heap: Ints  # keys, the smallest first
@@ -63,7 +63,7 @@ class Work(NamedTuple):
 
 
 @compiled
-def room_for_trees(batch: int, rule: Rule) -> Trees:
+def room_for_trees(batch: int, rule: GrowthParameters) -> Trees:
     """Return room for the trees of so many sequences."""
     lists, width = rule.max_depth * rule.max_width, rule.max_width
     return Trees(
@@ -79,7 +79,7 @@ def room_for_trees(batch: int, rule: Rule) -> Trees:
 
 
 @compiled
-def add_list(trees: Trees, rule: Rule, slot: int, number: int, node: int, above: int, hit: int) -> None:
+def add_list(trees: Trees, rule: GrowthParameters, slot: int, number: int, node: int, above: int, hit: int) -> None:
     """Enter an expansion, whose node has the key `above`."""
     trees.nodes[slot, number], trees.hits[slot, number] = node, hit
     trees.bounds[slot, number] = (above >> ORDER_BITS << ORDER_BITS) | (number << RANK_BITS)
@@ -88,7 +88,7 @@ def add_list(trees: Trees, rule: Rule, slot: int, number: int, node: int, above:
 
 
 @compiled
-def rank_layer(setting: Setting, trees: Trees, work: Work, slot: int, layer: int, width: int) -> None:
+def rank_layer(setting: SearchInputs, trees: Trees, work: SearchWorkspace, slot: int, layer: int, width: int) -> None:
     """Write one sequence's best candidates of its newest layer, and add their survivals to the batch's."""
     expansions, most = setting.expansions, setting.rule.max_width
     best, nodes, bounds = trees.best[slot], trees.nodes[slot], trees.bounds[slot]
@@ -130,7 +130,7 @@ def _censor(trees: Trees, slot: int, first: int, width: int, missing: int, last:
 
 
 @compiled
-def expand(setting: Setting, trees: Trees, slot: int, layer: int, width: int) -> None:
+def expand(setting: SearchInputs, trees: Trees, slot: int, layer: int, width: int) -> None:
     """Add the lists of the layer's best candidates."""
     expansions, most = setting.expansions, setting.rule.max_width
     missing = len(expansions.child) - 1
@@ -146,7 +146,7 @@ def expand(setting: Setting, trees: Trees, slot: int, layer: int, width: int) ->
 
 
 @compiled
-def rank_all(setting: Setting, trees: Trees, work: Work, slot: int, widths: Ints, count: int) -> None:
+def rank_all(setting: SearchInputs, trees: Trees, work: SearchWorkspace, slot: int, widths: Ints, count: int) -> None:
     """Rank one sequence's best candidates of all layers, and add their survivals to the batch's.
 
     A list opens when its node is ranked: nothing in it can come before.

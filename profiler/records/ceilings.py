@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import MeasurementError
 from .device import Device
-from .limits import Limits, ReadSpeed
+from .limits import DeviceLimits, ReadSpeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,10 @@ class PeakRates:
         in_order = tuple(reads[footprint] for footprint in sorted(reads))
         return PeakRates(device=self.device, reads=in_order, products=tuple(products.values()))
 
-    def limits(self, device: Device) -> Limits:
+    def limits(self, device: Device) -> DeviceLimits:
         """Return the limits of the device, with its name and memory."""
         dtypes = dict.fromkeys(product.dtype for product in self.products)
-        return Limits(
+        return DeviceLimits(
             name=device.label,
             origin="measured",
             memory_bytes=device.memory_bytes,

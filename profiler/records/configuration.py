@@ -14,7 +14,7 @@ Config = Mapping[str, Any]  # JSON values, as config.json holds them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ModelTypeTraits:
     """What a model_type implies beyond the numbers in its config.json."""
 
     norms: int = 2  # per layer, of hidden size
@@ -36,16 +36,16 @@ class Family:
 
 
 SOME_DENSE: dict[str, Any] = {"has_experts": True, "has_dense_layers": True, "inner": "moe_intermediate_size"}
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(tells_bias=True),
-    "mistral": Family(),
-    "phi3": Family(),
-    "qwen2": Family(has_qkv_bias=True),
-    "qwen3": Family(has_head_norms=True, tells_bias=True, needs_head_dim=True),
-    "gemma": Family(is_tied=True, tells_bias=True, needs_head_dim=True),
-    "gemma2": Family(norms=4, is_tied=True, tells_bias=True, needs_head_dim=True),
-    "gemma3_text": Family(norms=4, has_head_norms=True, is_tied=True, tells_bias=True, needs_head_dim=True),
-    "gpt2": Family(
+FAMILIES: Mapping[str, ModelTypeTraits] = {
+    "llama": ModelTypeTraits(tells_bias=True),
+    "mistral": ModelTypeTraits(),
+    "phi3": ModelTypeTraits(),
+    "qwen2": ModelTypeTraits(has_qkv_bias=True),
+    "qwen3": ModelTypeTraits(has_head_norms=True, tells_bias=True, needs_head_dim=True),
+    "gemma": ModelTypeTraits(is_tied=True, tells_bias=True, needs_head_dim=True),
+    "gemma2": ModelTypeTraits(norms=4, is_tied=True, tells_bias=True, needs_head_dim=True),
+    "gemma3_text": ModelTypeTraits(norms=4, has_head_norms=True, is_tied=True, tells_bias=True, needs_head_dim=True),
+    "gpt2": ModelTypeTraits(
         has_norm_bias=True,
         has_qkv_bias=True,
         has_output_bias=True,
@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Family] = {
         is_gated=False,
         is_tied=True,
     ),
-    "gpt_neox": Family(
+    "gpt_neox": ModelTypeTraits(
         has_norm_bias=True,
         tells_bias=True,
         has_qkv_bias=True,
@@ -61,21 +61,21 @@ FAMILIES: Mapping[str, Family] = {
         has_mlp_bias=True,
         is_gated=False,
     ),
-    "mixtral": Family(has_experts=True),
-    "granitemoe": Family(tells_bias=True, has_experts=True),
-    "olmoe": Family(has_experts=True, tells_bias=True),
-    "gpt_oss": Family(
+    "mixtral": ModelTypeTraits(has_experts=True),
+    "granitemoe": ModelTypeTraits(tells_bias=True, has_experts=True),
+    "olmoe": ModelTypeTraits(has_experts=True, tells_bias=True),
+    "gpt_oss": ModelTypeTraits(
         tells_bias=True, has_qkv_bias=True, has_output_bias=True, has_experts=True, is_biased_by_expert=True
     ),
-    "llama4_text": Family(has_experts=True, has_dense_layers=True, dense_inner="intermediate_size_mlp"),
-    "qwen2_moe": Family(has_qkv_bias=True, **SOME_DENSE),
-    "qwen3_moe": Family(has_head_norms=True, tells_bias=True, **SOME_DENSE),
-    "glm4_moe": Family(tells_bias=True, **SOME_DENSE),
-    "dots1": Family(has_head_norms=True, tells_bias=True, **SOME_DENSE),
-    "deepseek": Family(**SOME_DENSE),
-    "deepseek_v2": Family(has_latent_attention=True, **SOME_DENSE),
-    "deepseek_v3": Family(has_latent_attention=True, **SOME_DENSE),
-    "kimi_k2": Family(has_latent_attention=True, **SOME_DENSE),
+    "llama4_text": ModelTypeTraits(has_experts=True, has_dense_layers=True, dense_inner="intermediate_size_mlp"),
+    "qwen2_moe": ModelTypeTraits(has_qkv_bias=True, **SOME_DENSE),
+    "qwen3_moe": ModelTypeTraits(has_head_norms=True, tells_bias=True, **SOME_DENSE),
+    "glm4_moe": ModelTypeTraits(tells_bias=True, **SOME_DENSE),
+    "dots1": ModelTypeTraits(has_head_norms=True, tells_bias=True, **SOME_DENSE),
+    "deepseek": ModelTypeTraits(**SOME_DENSE),
+    "deepseek_v2": ModelTypeTraits(has_latent_attention=True, **SOME_DENSE),
+    "deepseek_v3": ModelTypeTraits(has_latent_attention=True, **SOME_DENSE),
+    "kimi_k2": ModelTypeTraits(has_latent_attention=True, **SOME_DENSE),
 }
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")  # names of one field
 CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")  # likewise
@@ -139,7 +139,7 @@ def _from_gpt2(text: Config) -> Config:
     return {**text, **inner, **renamed}
 
 
-def _require_fields(text: Config, family: Family) -> None:
+def _require_fields(text: Config, family: ModelTypeTraits) -> None:
     needed = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", family.inner]
     needed += ["head_dim"] if family.needs_head_dim else []
     needed += LATENT if family.has_latent_attention else []
@@ -155,7 +155,7 @@ def _require_fields(text: Config, family: Family) -> None:
         raise ModelError(f"config.json of a {text['model_type']} lacks {told}; take the file that lies with the model")
 
 
-def _architecture(text: Config, family: Family, stored_dtype: str) -> Architecture:
+def _architecture(text: Config, family: ModelTypeTraits, stored_dtype: str) -> Architecture:
     heads, hidden, inner = text["num_attention_heads"], text["hidden_size"], text[family.inner]
     dense = _dense_layers(text, family)
     head_dim = text.get("head_dim") or hidden // heads
@@ -192,7 +192,7 @@ def _architecture(text: Config, family: Family, stored_dtype: str) -> Architectu
     return replace(architecture, layer_vectors=architecture.layer_vectors + _biases(architecture, text, family))
 
 
-def _biases(architecture: Architecture, text: Config, family: Family) -> int:
+def _biases(architecture: Architecture, text: Config, family: ModelTypeTraits) -> int:
     told = text if family.tells_bias else {}
     qkv = architecture.head_dim * (architecture.heads + 2 * architecture.kv_heads)
     mlp = architecture.hidden + (2 if family.is_gated else 1) * architecture.intermediate
@@ -203,7 +203,7 @@ def _biases(architecture: Architecture, text: Config, family: Family) -> int:
     )
 
 
-def _more_vectors(text: Config, family: Family, head_dim: int) -> int:
+def _more_vectors(text: Config, family: ModelTypeTraits, head_dim: int) -> int:
     """Return the parameters of a layer's norms of heads and of compressed vectors, and of biases beside its experts."""
     heads, kv_heads = text["num_attention_heads"], text.get("num_key_value_heads") or text["num_attention_heads"]
     found = (
@@ -241,7 +241,7 @@ def _shared_inner(text: Config) -> int:
     return int(shared) * int(text.get("moe_intermediate_size") or text["intermediate_size"])
 
 
-def _dense_layers(text: Config, family: Family) -> int:
+def _dense_layers(text: Config, family: ModelTypeTraits) -> int:
     if not family.has_dense_layers or not _experts(text):
         return 0
     layers, named = text["num_hidden_layers"], set(text.get("mlp_only_layers") or ())

@@ -58,7 +58,7 @@ class ReadSpeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DeviceLimits:
     """The speeds that no forward on a device exceeds.
 
     A measured device has a speed per footprint, since caches read faster. A catalogued one has its memory's speed and

@@ -36,7 +36,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class QuantisationRule:
     """The modules that a scheme is for; None leaves them unquantised."""
 
     names: tuple[str, ...]
@@ -160,7 +160,7 @@ def _compiled(name: str) -> re.Pattern[str]:
     return re.compile(name if is_regex and not re.search(r"[^.]\*", name) else translate(name))
 
 
-def _scheme(matrix: Matrix, rules: Iterable[Rule]) -> Scheme | None:
+def _scheme(matrix: Matrix, rules: Iterable[QuantisationRule]) -> Scheme | None:
     return next((rule.scheme for rule in rules if rule.holds(matrix)), None)
 
 
@@ -189,14 +189,17 @@ def _stored(method: str, found: Iterable[tuple[Matrix, Scheme | None]]) -> Store
     return replace(StoredWeights(method=method, arithmetic=next(iter(formats), "")), **parts)  # type: ignore[arg-type]
 
 
-def _unquantised(told: Config, *more: str) -> Rule:
+def _unquantised(told: Config, *more: str) -> QuantisationRule:
     keys = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "skip_modules")
     named = [name for key in (*keys, "llm_int8_skip_modules") for name in told.get(key) or ()]
-    return Rule(names=(*named, *more), scheme=None)
+    return QuantisationRule(names=(*named, *more), scheme=None)
 
 
-def _everywhere(told: Config, scheme: Scheme, *, quantises_head: bool = False) -> list[Rule]:
-    return [_unquantised(told, *(() if quantises_head else ("lm_head",))), Rule(names=("Linear",), scheme=scheme)]
+def _everywhere(told: Config, scheme: Scheme, *, quantises_head: bool = False) -> list[QuantisationRule]:
+    return [
+        _unquantised(told, *(() if quantises_head else ("lm_head",))),
+        QuantisationRule(names=("Linear",), scheme=scheme),
+    ]
 
 
 def _grouped(bits: float, group: int | None, beside: float) -> float:
@@ -204,7 +207,7 @@ def _grouped(bits: float, group: int | None, beside: float) -> float:
     return bits + (beside / group if group and group > 0 else 0.0)
 
 
-def _fp8(told: Config) -> list[Rule]:
+def _fp8(told: Config) -> list[QuantisationRule]:
     block = told.get("weight_block_size") or ()
     numbers = 1
     for length in block:
@@ -212,7 +215,7 @@ def _fp8(told: Config) -> list[Rule]:
     return _everywhere(told, Scheme(bits=_grouped(8.0, numbers if block else None, 32.0), arithmetic="float8"))
 
 
-def _packed(told: Config) -> list[Rule]:
+def _packed(told: Config) -> list[QuantisationRule]:
     """Return the rules of GPTQ, AWQ and AutoRound, whose integers have a scale and a zero point per group."""
     bits = _first(told, "bits", "w_bit", "wbits")
     group = _first(told, "group_size", "q_group_size", or_else=-1)
@@ -222,12 +225,14 @@ def _packed(told: Config) -> list[Rule]:
         name = f"re:{pattern.removeprefix('-:').removeprefix('+:')}"
         own = {"bits": bits, "group_size": group, **(change or {})}
         dropped = pattern.startswith("-:")
-        rules.append(Rule(names=(name,), scheme=None if dropped else _integers(own["bits"], own["group_size"])))
+        rules.append(
+            QuantisationRule(names=(name,), scheme=None if dropped else _integers(own["bits"], own["group_size"]))
+        )
     for name, change in (told.get("extra_config") or {}).items():
         own = {"bits": bits, "group_size": group, **change}
         kept = None if own["bits"] >= 16 else _integers(own["bits"], own["group_size"])
-        rules.append(Rule(names=(name,), scheme=kept))
-    return [*rules, Rule(names=("Linear",), scheme=scheme)]
+        rules.append(QuantisationRule(names=(name,), scheme=kept))
+    return [*rules, QuantisationRule(names=("Linear",), scheme=scheme)]
 
 
 def _integers(bits: float, group: int, *, has_zero: bool = True) -> Scheme:
@@ -241,7 +246,7 @@ def _first(told: Config, *names: str, or_else: Any = None) -> Any:
     return found
 
 
-def _compressed(told: Config) -> list[Rule]:
+def _compressed(told: Config) -> list[QuantisationRule]:
     sparsity = told.get("sparsity_config") or {}
     if sparsity.get("format", "dense") != "dense" or told.get("format") == "marlin-24":
         raise ModelError("sparse weights are not counted")
@@ -250,7 +255,7 @@ def _compressed(told: Config) -> list[Rule]:
     for group in groups.values():
         own = group.get("format") or told.get("format") or ""
         scheme = None if own == "dense" else _group_scheme(group.get("weights"), group.get("input_activations"))
-        rules.append(Rule(names=tuple(group.get("targets") or ("Linear",)), scheme=scheme))
+        rules.append(QuantisationRule(names=tuple(group.get("targets") or ("Linear",)), scheme=scheme))
     if len(rules) == 1:
         raise ModelError("it has no config_groups")
     return rules
@@ -290,13 +295,16 @@ ALGORITHMS: Mapping[str, tuple[float, float, int, str]] = {  # ModelOpt: bits, b
 }
 
 
-def _modelopt(told: Config) -> list[Rule]:
+def _modelopt(told: Config) -> list[QuantisationRule]:
     told = told.get("quantization") or told
     if "quant_algo" not in told and "config_groups" in told:
         return _compressed(told)
     if str(told.get("quant_algo")).upper() == "MIXED_PRECISION":
         named = told.get("quantized_layers") or {}
-        return [_unquantised(told), *(Rule(names=(name,), scheme=_algorithm(own)) for name, own in named.items())]
+        return [
+            _unquantised(told),
+            *(QuantisationRule(names=(name,), scheme=_algorithm(own)) for name, own in named.items()),
+        ]
     return _everywhere(told, _algorithm(told), quantises_head=True)
 
 
@@ -309,7 +317,7 @@ def _algorithm(told: Config) -> Scheme:
     return Scheme(bits=_grouped(bits, group, beside), arithmetic=arithmetic)
 
 
-def _bitsandbytes(told: Config) -> list[Rule]:
+def _bitsandbytes(told: Config) -> list[QuantisationRule]:
     if told.get("load_in_8bit") or told.get("_load_in_8bit"):
         return _everywhere(told, Scheme(bits=8.0, arithmetic="int8"))
     if not (told.get("load_in_4bit") or told.get("_load_in_4bit")):
@@ -319,11 +327,11 @@ def _bitsandbytes(told: Config) -> list[Rule]:
     return _everywhere(told, Scheme(bits=_grouped(4.0, block, scale)))
 
 
-def _mxfp4(told: Config) -> list[Rule]:
-    return [_unquantised(told), Rule(names=("mlp.experts",), scheme=Scheme(bits=4 + 8 / 32))]
+def _mxfp4(told: Config) -> list[QuantisationRule]:
+    return [_unquantised(told), QuantisationRule(names=("mlp.experts",), scheme=Scheme(bits=4 + 8 / 32))]
 
 
-def _torchao(told: Config) -> list[Rule]:
+def _torchao(told: Config) -> list[QuantisationRule]:
     asked = told.get("quant_type", told.get("quant_type_kwargs"))
     if isinstance(asked, Mapping) and "default" in asked:
         asked = asked["default"]
@@ -332,7 +340,8 @@ def _torchao(told: Config) -> list[Rule]:
         named = dict(next(iter(asked.get("_data", {}).values())))
         asked = named.pop("_default", None)
     rules = [
-        Rule(names=(name,), scheme=None if own is None else _torchao_scheme(own, {})) for name, own in named.items()
+        QuantisationRule(names=(name,), scheme=None if own is None else _torchao_scheme(own, {}))
+        for name, own in named.items()
     ]
     usual = told.get("quant_type_kwargs") or {}
     default = [] if asked is None else _everywhere(told, _torchao_scheme(asked, usual))
@@ -355,7 +364,7 @@ def _torchao_scheme(asked: Any, more: Config) -> Scheme:
     return Scheme(bits=_grouped(bits, int(group) if isinstance(group, int) else -1, beside), arithmetic=arithmetic)
 
 
-def _hqq(told: Config) -> list[Rule]:
+def _hqq(told: Config) -> list[QuantisationRule]:
     asked = told.get("quant_config") or told
     if "weight_quant_params" in asked:
         asked = {"Linear": asked["weight_quant_params"]}
@@ -363,11 +372,11 @@ def _hqq(told: Config) -> list[Rule]:
     for name, own in asked.items():
         own = own.get("weight_quant_params", own)
         scheme = Scheme(bits=_grouped(float(own["nbits"]), own.get("group_size"), 2 * SCALE_BITS))
-        rules.append(Rule(names=(name,), scheme=scheme))
+        rules.append(QuantisationRule(names=(name,), scheme=scheme))
     return rules
 
 
-def _named_weights(told: Config) -> list[Rule]:
+def _named_weights(told: Config) -> list[QuantisationRule]:
     name = str(told.get("weights", "int8"))
     found = re.fullmatch(r"q?u?(int|float)(\d)\w*", name)
     if found is None:
@@ -375,11 +384,11 @@ def _named_weights(told: Config) -> list[Rule]:
     return _everywhere(told, Scheme(bits=float(found[2])))
 
 
-def _bitnet(told: Config) -> list[Rule]:
+def _bitnet(told: Config) -> list[QuantisationRule]:
     return _everywhere(told, Scheme(bits=2.0, arithmetic="int8"))
 
 
-METHODS: Mapping[str, Callable[[Config], list[Rule]]] = {
+METHODS: Mapping[str, Callable[[Config], list[QuantisationRule]]] = {
     "fp8": _fp8,
     "fbgemm-fp8": _fp8,
     "gptq": _packed,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..axis import Axis
-from ..figure import Line, Mark, Panel, Symbol
+from ..figure import LineSeries, Mark, Panel, Symbol
 from ..labels import end_labels
 from .markup import Child, Html, joined, tag
 from .theme import shade_class
@@ -113,7 +113,7 @@ class _Drawing:
             yield tag("path", class_="compare", d=f"M{LEFT:g} {at:.1f}H{self.right:.1f}")
             yield _words("quiet", self.right + 10, at + 4, rule.label)
 
-    def line(self, line: Line) -> Html:
+    def line(self, line: LineSeries) -> Html:
         weight = "is-bold" if line.weight > 1.2 else "is-thin" if line.weight < 0.8 else ""
         looks = " ".join(["stroke", *([weight] if weight else []), *(["is-dashed"] if line.is_dashed else [])])
         marks = [self.mark(mark) for mark in line.marks]
@@ -196,7 +196,7 @@ def _label_room(panel: Panel) -> float:
     return 16 + LONG_LEAD + CHARACTER * panel.label_length if panel.has_long_labels else LABEL_ROOM
 
 
-def _colour(line: Line) -> str:
+def _colour(line: LineSeries) -> str:
     return "shade-accent" if line.shade is None and line.weight > 1.2 else shade_class(line.shade)
 
 

@@ -47,7 +47,7 @@ class SurfaceEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class PlanSetup:
     """What a plan is for; of each setup one plan counts."""
 
     device: str
@@ -107,7 +107,7 @@ class Contents:
         return self.store.trace_rows()
 
     @cached_property
-    def setups(self) -> dict[Setup, SetupRow]:
+    def setups(self) -> dict[PlanSetup, SetupRow]:
         """Every setup that has a plan, the one with the newest plan first."""
         return {_setup_of(row): row for row in setup_rows(self.store)}
 
@@ -115,7 +115,7 @@ class Contents:
         """Return the newest plans, newest first; those of some devices only where any are given."""
         return newest_plans(self.store, most, devices)
 
-    def versions(self, setup: Setup) -> list[PlanRow]:
+    def versions(self, setup: PlanSetup) -> list[PlanRow]:
         """Return all plans of a setup, oldest first."""
         return self.store.plans(
             device=setup.device, target=setup.target, workload=setup.workload, temperature=setup.temperature
@@ -137,7 +137,7 @@ class Contents:
         model = self.models.get(key)
         return key if model is None else model.name
 
-    def counting(self, setup: Setup) -> PlanRow | None:
+    def counting(self, setup: PlanSetup) -> PlanRow | None:
         """Return the plan that counts for a setup, None where all of its plans are retired."""
         try:
             return self.store.find_plan(
@@ -182,13 +182,13 @@ class Contents:
         return self.store.trace(number)
 
 
-def setup_of(row: PlanRow) -> Setup:
+def setup_of(row: PlanRow) -> PlanSetup:
     """Return what a plan is for."""
-    return Setup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
+    return PlanSetup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
 
 
-def _setup_of(row: SetupRow) -> Setup:
-    return Setup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
+def _setup_of(row: SetupRow) -> PlanSetup:
+    return PlanSetup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
 
 
 def _entry(row: SurfaceRow) -> SurfaceEntry:

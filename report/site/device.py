@@ -11,14 +11,14 @@ from .contents import Contents, SurfaceEntry
 from .grid import number, table, words
 from .links import HOME, Links, device_page, plan_page, surface_page
 from .markup import Child, Html, joined, tag
-from .page import Page, facts, head, link, note, part
+from .page import SitePage, facts, head, link, note, part
 from .words import NONE, count, engine_of, filings_of, is_guess, moment, plan_state, sampling
 
 MOST_TIMINGS = 4_000  # of a device; beyond, surfaces are only listed, not read
 MOST_PLANS = 200
 
 
-def device_page_of(contents: Contents, links: Links, device: Device) -> Page:
+def device_page_of(contents: Contents, links: Links, device: Device) -> SitePage:
     """Return the page of a device."""
     name = device_page(device.fingerprint)
     entries = contents.surfaces_of(device.fingerprint)
@@ -29,7 +29,7 @@ def device_page_of(contents: Contents, links: Links, device: Device) -> Page:
         _surfaces(contents, links, name, entries),
         _plans(contents, links, name, device.fingerprint),
     )
-    return Page(name=name, title=contents.label(device), body=body)
+    return SitePage(name=name, title=contents.label(device), body=body)
 
 
 def _lede(entries: list[SurfaceEntry]) -> Child:

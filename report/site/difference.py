@@ -17,14 +17,14 @@ from .contents import Contents
 from .grid import number, table, words
 from .links import Links, difference_page, plan_page
 from .markup import Child, Html, joined, tag
-from .page import Page, head, link, note, part, tiles
+from .page import SitePage, head, link, note, part, tiles
 from .words import NONE, count, interval, moment, sampling, speed, status
 
 MOVED: tuple[Kind, ...] = ("added", "removed")  # kinds of cells that one plan has
 CLEAR, UNCLEAR = "beyond both intervals", "within the intervals"
 
 
-def difference_page_of(contents: Contents, links: Links, older: PlanRow, newer: PlanRow) -> Page:
+def difference_page_of(contents: Contents, links: Links, older: PlanRow, newer: PlanRow) -> SitePage:
     """Return the page of what differs between two plans; one that cannot be read says why."""
     name = difference_page(older.id, newer.id)
     title = f"From plan {older.id} to plan {newer.id}"
@@ -37,7 +37,7 @@ def difference_page_of(contents: Contents, links: Links, older: PlanRow, newer: 
         old, new = contents.plan(older.id), contents.plan(newer.id)
     except SpectuneError as error:
         body = joined(head(over, title, status("cannot be read", "warning")), note(str(error)))
-        return Page(name=name, title=title, body=body)
+        return SitePage(name=name, title=title, body=body)
     found = changes(old, new)
     body = joined(
         head(over, title, _lede(found)),
@@ -45,7 +45,7 @@ def difference_page_of(contents: Contents, links: Links, older: PlanRow, newer: 
         _cells(found, name, older, newer),
         _beside(contents, name, (older, newer), (old, new)),
     )
-    return Page(name=name, title=title, body=body)
+    return SitePage(name=name, title=title, body=body)
 
 
 def _lede(found: Sequence[CellChange]) -> str:

@@ -13,14 +13,14 @@ from ...planner.plans.observation import moment_of
 from ...planner.plans.plan import Plan
 from ...planner.strategies.naming import name_of
 from ..axis import Axis, axis_of_times
-from ..figure import Line, Mark, Panel, Rule
+from ..figure import LineSeries, Mark, Panel, ReferenceLine
 from .chart import charts
-from .contents import MOST_OBSERVATIONS, Contents, Setup
+from .contents import MOST_OBSERVATIONS, Contents, PlanSetup
 from .grid import number, table, under, words
 from .kept import DRIFTED, KeptCell, kept_cells
 from .links import DRIFT, Links, anchor, plan_page
 from .markup import Html, joined, tag
-from .page import Page, head, link, note
+from .page import SitePage, head, link, note
 from .span import scale_of, span
 from .words import NONE, apart, count, interval, moment, sampling, speed, times, verdict
 
@@ -30,7 +30,7 @@ MOST_SETUPS = 50
 MOST_CHARTS = 6  # of one plan: drifted cells first, then those seen most
 
 
-def drift_page(contents: Contents, links: Links) -> Page:
+def drift_page(contents: Contents, links: Links) -> SitePage:
     """Return how every plan that counts keeps its promises."""
     every = standings(contents, MOST_SETUPS)
     found = [each for each in every if each.measured]
@@ -44,7 +44,7 @@ def drift_page(contents: Contents, links: Links) -> Page:
     left = len(contents.setups) - len(every)
     older = note(f"{count(left, 'older setup')} not looked at.") if left > 0 else None
     parts = [_plan(contents, links, each) for each in found]
-    return Page(name=DRIFT, title="Drift", body=joined(head(None, "Drift", lede), parts, more, older))
+    return SitePage(name=DRIFT, title="Drift", body=joined(head(None, "Drift", lede), parts, more, older))
 
 
 def _plan(contents: Contents, links: Links, each: Standing) -> Html:
@@ -153,14 +153,16 @@ def _panel(kept: KeptCell) -> Panel:
         title=f"batch {cell.batch:,}, context {cell.context:,}",
         x=_hours(max(mark.x for mark in marks), first),
         y=axis_of_times("tokens/s", [*kept.blocks, promise.high], is_log=False),
-        lines=(Line(label="", shade=None, marks=marks, strokes=(stroke,) if len(stroke) > 1 else (), weight=1.5),),
+        lines=(
+            LineSeries(label="", shade=None, marks=marks, strokes=(stroke,) if len(stroke) > 1 else (), weight=1.5),
+        ),
         rules=tuple(_rules(promise.low, promise.high)),
     )
 
 
-def _rules(low: float, high: float) -> Iterator[Rule]:
-    yield Rule(y=low, label=speed(low))
-    yield Rule(y=high, label=speed(high))
+def _rules(low: float, high: float) -> Iterator[ReferenceLine]:
+    yield ReferenceLine(y=low, label=speed(low))
+    yield ReferenceLine(y=high, label=speed(high))
 
 
 def _hours(most: float, first: datetime) -> Axis:
@@ -175,7 +177,7 @@ def _hours(most: float, first: datetime) -> Axis:
 class Standing:
     """One setup, its plan that counts, if any, and whether it keeps its promises; `fault`: why it cannot be read."""
 
-    setup: Setup
+    setup: PlanSetup
     row: PlanRow | None
     plan: Plan | None
     fault: str
@@ -197,7 +199,7 @@ def standings(contents: Contents, most: int) -> list[Standing]:
     return [_standing(contents, setup) for setup in list(contents.setups)[:most]]
 
 
-def _standing(contents: Contents, setup: Setup) -> Standing:
+def _standing(contents: Contents, setup: PlanSetup) -> Standing:
     row = contents.counting(setup)
     if row is None:
         return Standing(setup=setup, row=None, plan=None, fault="", cells=())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .links import DRIFT, HOME, JOBS, PLANS, Links
 from .markup import Child, Html, joined, tag
-from .page import Page
+from .page import SitePage
 from .script import SCRIPT, THEME_SCRIPT
 from .style import STYLE
 
@@ -43,7 +43,7 @@ class Frame:
     is_bare: bool = False
 
 
-def document(frame: Frame, pages: Sequence[Page], *, title: str, current: str) -> Html:
+def document(frame: Frame, pages: Sequence[SitePage], *, title: str, current: str) -> Html:
     """Return an HTML document of one page, or of several as sections; the navigation marks `current`."""
     nonce = frame.nonce or None
     policy = tag("meta", http_equiv="Content-Security-Policy", content=frame.policy) if frame.policy else None
@@ -82,7 +82,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _section(page: Page, *, is_alone: bool) -> Html:
+def _section(page: SitePage, *, is_alone: bool) -> Html:
     return tag("article", page.body, id=page.anchor, class_=None if is_alone else "section")
 
 

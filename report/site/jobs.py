@@ -10,13 +10,13 @@ from .contents import Contents
 from .grid import number, table, words
 from .links import JOBS, Links, plan_page
 from .markup import Child, Html, joined, tag
-from .page import Page, head, link, note
+from .page import SitePage, head, link, note
 from .words import NONE, count, moment, status
 
 SIGNS = {"done": "good", "failed": "warning", "running": "progress"}
 
 
-def jobs_page(contents: Contents, links: Links, jobs: Sequence[JobRow], older: int = 0) -> Page:
+def jobs_page(contents: Contents, links: Links, jobs: Sequence[JobRow], older: int = 0) -> SitePage:
     """Return the list of jobs as it was given, and how many older ones there are."""
     rows = [
         (
@@ -38,7 +38,7 @@ def jobs_page(contents: Contents, links: Links, jobs: Sequence[JobRow], older: i
     said = table("Planning jobs, newest first", columns, rows) if rows else note("No job was asked for yet.")
     more = note(f"{count(older, 'older job')} not shown.") if older else None
     lede = "Plans that were asked of this service. A job survives a restart; each is done by exactly one worker."
-    return Page(name=JOBS, title="Jobs", body=joined(head(None, "Jobs", lede), said, more))
+    return SitePage(name=JOBS, title="Jobs", body=joined(head(None, "Jobs", lede), said, more))
 
 
 def _progress(job: JobRow) -> Html:

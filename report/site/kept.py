@@ -37,7 +37,7 @@ Part = tuple[Observation, CellObservation]  # what was seen of one cell, and the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CellSpeeds:
     """What was seen of a cell in one batch of observations; speeds in tokens/s of all sequences."""
 
     began: str  # UTC, ISO 8601
@@ -60,7 +60,7 @@ class KeptCell:
     """
 
     cell: PlanCell
-    seen: tuple[Seen, ...]  # by decoders where and as the plan promises, in order of time
+    seen: tuple[CellSpeeds, ...]  # by decoders where and as the plan promises, in order of time
     blocks: tuple[float, ...]  # speeds of all their blocks in order of time, tokens/s
     measured_speed: float | None  # median of these, else of validations, tokens/s; None without either
     measured_speedup: float | None
@@ -83,7 +83,9 @@ def kept_cells(plan: Plan, validations: Sequence[Validation], observations: Sequ
 def _kept(cell: PlanCell, validations: Sequence[Validation], own: Sequence[Part], rate: float) -> KeptCell:
     rows = [row for each in validations for row in each.rows if (row.batch, row.context) == (cell.batch, cell.context)]
     planned = [(each, part) for each, part in own if is_promised(part, cell)]
-    seen = tuple(Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s) for each, part in planned)
+    seen = tuple(
+        CellSpeeds(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s) for each, part in planned
+    )
     blocks = tuple(speed for each in seen for speed in each.speeds)
     plain = [speed for _, part in own if _is_plain(part) for speed in part.block_tokens_per_s if speed > 0.0]
     speed = _middle(blocks or [row.measured_tokens_per_s for row in rows])

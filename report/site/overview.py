@@ -11,14 +11,14 @@ from .drift import Standing, standings
 from .grid import number, table, words
 from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page
 from .markup import Child, Html, joined, tag
-from .page import Page, head, link, note, part, tiles
+from .page import SitePage, head, link, note, part, tiles
 from .words import NONE, apart, count, moment, plain_device, sampling, status, times, verdict
 
 MOST_SETUPS = 24  # of which plans are read
 MOST_TRACES = 60
 
 
-def overview_page(contents: Contents, links: Links) -> Page:
+def overview_page(contents: Contents, links: Links) -> SitePage:
     """Return the overview of a store."""
     found = standings(contents, MOST_SETUPS)
     drifted = sum(bool(each.drifted) for each in found)
@@ -42,7 +42,7 @@ def overview_page(contents: Contents, links: Links) -> Page:
         _devices(contents, links),
         _traces(contents, links),
     )
-    return Page(name=HOME, title="Overview", body=body)
+    return SitePage(name=HOME, title="Overview", body=body)
 
 
 def _plans(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:

@@ -10,7 +10,7 @@ from .markup import Child, Html, tag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class SitePage:
     """The page of one name; in a file it is a section of its own."""
 
     name: str

@@ -20,7 +20,7 @@ from .kept import KeptCell, kept_cells
 from .links import PLANS, Links, anchor, device_page, plan_page
 from .markup import Child, Html, joined, tag
 from .origin import events_part, origin_part
-from .page import Page, facts, head, link, note, part
+from .page import SitePage, facts, head, link, note, part
 from .span import scale_of, span
 from .words import (
     NONE,
@@ -39,7 +39,7 @@ from .words import (
 )
 
 
-def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> Page:
+def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> SitePage:
     """Return the page of a plan; one that cannot be read says why."""
     name = plan_page(row.id)
     target, engine = contents.model_name(row.target), engine_of(row.device, row.workload)
@@ -49,7 +49,7 @@ def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> Page:
         plan = contents.plan(row.id)
     except SpectuneError as error:
         body = joined(head(over, f"{target} on {device}", status("cannot be read", "warning")), note(str(error)))
-        return Page(name=name, title=f"Plan {row.id}", body=body)
+        return SitePage(name=name, title=f"Plan {row.id}", body=body)
     observed, validated = contents.observations(row.id), contents.validations(row.id)
     cells = kept_cells(plan, validated.readable, observed.readable)
     figure = plan_figure(plan)
@@ -64,7 +64,7 @@ def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> Page:
         origin_part(contents, links, row, plan),
         events_part(contents, links, row),
     )
-    return Page(name=name, title=f"Plan {row.id}: {target} on {device}", body=body)
+    return SitePage(name=name, title=f"Plan {row.id}: {target} on {device}", body=body)
 
 
 def _lede(plan: Plan) -> str:

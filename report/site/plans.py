@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from .contents import Contents, Setup, setup_of
+from .contents import Contents, PlanSetup, setup_of
 from .grid import number, table, under, words
 from .links import PLANS, Links, difference_page, plan_page
 from .markup import joined
-from .page import Page, head, link, note
+from .page import SitePage, head, link, note
 from .words import NONE, apart, count, moment, plan_state, sampling
 
 MOST = 500
 
 
-def plans_page(contents: Contents, links: Links) -> Page:
+def plans_page(contents: Contents, links: Links) -> SitePage:
     """Return the list of plans."""
     newest = contents.newest_plans(MOST)
-    shown: dict[Setup, list[int]] = {}
+    shown: dict[PlanSetup, list[int]] = {}
     for row in reversed(newest):
         shown.setdefault(setup_of(row), []).append(row.id)
     before = {id: older for ids in shown.values() for older, id in pairwise(ids)}
@@ -44,4 +44,4 @@ def plans_page(contents: Contents, links: Links) -> Page:
     left = sum(row.plans for row in contents.setups.values()) - len(newest)
     more = note(f"{count(left, 'older plan')} not shown.") if left else None
     said = table("Plans, newest first", columns, rows) if rows else note("There is no plan yet.")
-    return Page(name=PLANS, title="Plans", body=joined(head(None, "Plans"), said, more))
+    return SitePage(name=PLANS, title="Plans", body=joined(head(None, "Plans"), said, more))

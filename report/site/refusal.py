@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from .links import HOME, Links
 from .markup import joined, tag
-from .page import Page, head, link, note
+from .page import SitePage, head, link, note
 
 SIGN_IN = "sign-in"
 
 
-def refusal_page(links: Links, title: str, why: str) -> Page:
+def refusal_page(links: Links, title: str, why: str) -> SitePage:
     """Return a page that says what is wrong."""
-    return Page(name="refused", title=title, body=joined(head(None, title, why), note(link(links, HOME, "Overview"))))
+    return SitePage(
+        name="refused", title=title, body=joined(head(None, title, why), note(link(links, HOME, "Overview")))
+    )
 
 
-def sign_in_page(where: str, fault: str = "") -> Page:
+def sign_in_page(where: str, fault: str = "") -> SitePage:
     """Return the page that asks for a token, then goes to the path `where`; `fault` says what was wrong before."""
     form = tag(
         "form",
@@ -36,4 +38,4 @@ def sign_in_page(where: str, fault: str = "") -> Page:
     said = note(
         "The token is kept in a cookie that scripts cannot read, for twelve hours, and only lets pages be read."
     )
-    return Page(name=SIGN_IN, title="Sign in", body=joined(head(None, "Sign in", lede), form, said))
+    return SitePage(name=SIGN_IN, title="Sign in", body=joined(head(None, "Sign in", lede), form, said))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .theme import DARK, LIGHT, SHADES, TINTS, Scheme
+from .theme import DARK, LIGHT, SHADES, TINTS, ColourScheme
 
 
-def _variables(scheme: Scheme) -> str:
+def _variables(scheme: ColourScheme) -> str:
     named = {
         "ground": scheme.background,
         "sheet": scheme.sheet,

@@ -15,11 +15,11 @@ from .contents import Contents, SurfaceEntry
 from .grid import values
 from .links import Links, anchor, device_page, surface_page
 from .markup import Child, Html, joined, tag
-from .page import Page, facts, head, link, note, part
+from .page import SitePage, facts, head, link, note, part
 from .words import moment
 
 
-def surface_page_of(contents: Contents, links: Links, entry: SurfaceEntry) -> Page:
+def surface_page_of(contents: Contents, links: Links, entry: SurfaceEntry) -> SitePage:
     """Return the page of a surface."""
     surface = contents.surface(entry.key)
     name, model = surface_page(entry.slug), contents.model_name(entry.key.model)
@@ -29,7 +29,7 @@ def surface_page_of(contents: Contents, links: Links, entry: SurfaceEntry) -> Pa
     body = joined(
         head(over, title, _lede(surface)), facts(_facts(surface, entry)), _curves(surface, name, device, model)
     )
-    return Page(name=name, title=f"{model}, {entry.key.role} on {device}", body=body)
+    return SitePage(name=name, title=f"{model}, {entry.key.role} on {device}", body=body)
 
 
 def _lede(surface: LatencySurface) -> str:

@@ -13,7 +13,7 @@ TINTS = 10  # steps of the heat table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class ColourScheme:
     """The colours of light or of dark pages, as #rrggbb."""
 
     background: str
@@ -37,7 +37,7 @@ class Scheme:
         return self.lines.shade(step / (SHADES - 1))
 
 
-LIGHT = Scheme(
+LIGHT = ColourScheme(
     background="#faf9f7",
     sheet="#ffffff",
     text="#1b1e23",
@@ -50,7 +50,7 @@ LIGHT = Scheme(
     deepest_tint=0.34,
     lines=LIGHT_LINES,
 )
-DARK = Scheme(
+DARK = ColourScheme(
     background="#111316",
     sheet="#181b1f",
     text="#e9ebee",

@@ -9,20 +9,20 @@ from ...profiler.confidence import step_reliability
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.calibration import Reliability, ReliabilityBin
 from ..axis import Axis
-from ..figure import Line, Mark, Panel
+from ..figure import LineSeries, Mark, Panel
 from ..trace import trace_figure
 from .chart import charts, legend
 from .contents import Contents
 from .grid import number, table, values
 from .links import Links, anchor, trace_page
 from .markup import Child, Html, joined, tag
-from .page import Page, facts, head, note, part
+from .page import SitePage, facts, head, note, part
 from .words import TO, count, moment, sampling
 
 SHARES = (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
 
 
-def trace_page_of(contents: Contents, links: Links, row: TraceRow) -> Page:
+def trace_page_of(contents: Contents, links: Links, row: TraceRow) -> SitePage:
     """Return the page of a trace."""
     trace = contents.trace(row.id)
     name, target = trace_page(row.id), contents.model_name(row.target)
@@ -38,7 +38,7 @@ def trace_page_of(contents: Contents, links: Links, row: TraceRow) -> Page:
         _acceptance(trace, name, target),
         _calibration(name, confidence),
     )
-    return Page(name=name, title=f"{trace.drafter_name} for {target}, {row.workload}", body=body)
+    return SitePage(name=name, title=f"{trace.drafter_name} for {target}, {row.workload}", body=body)
 
 
 def _facts(trace: AcceptanceTrace, row: TraceRow, confidence: Reliability) -> Iterator[tuple[str, Child]]:
@@ -90,8 +90,10 @@ def _calibration(name: str, confidence: Reliability) -> Html:
 
 def _reliability(confidence: Reliability) -> Panel:
     points = tuple((100.0 * one.confidence, 100.0 * one.frequency) for one in confidence.bins)
-    own = Line(label="", shade=None, marks=tuple(map(_mark, confidence.bins)), strokes=(points,), weight=1.5)
-    exact = Line(label="", shade=None, marks=(), strokes=(((0.0, 0.0), (100.0, 100.0)),), weight=0.6, is_dashed=True)
+    own = LineSeries(label="", shade=None, marks=tuple(map(_mark, confidence.bins)), strokes=(points,), weight=1.5)
+    exact = LineSeries(
+        label="", shade=None, marks=(), strokes=(((0.0, 0.0), (100.0, 100.0)),), weight=0.6, is_dashed=True
+    )
     return Panel(title="confidence and truth", x=_share("the drafter says"), y=_share("it is so"), lines=(exact, own))
 
 

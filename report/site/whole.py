@@ -30,7 +30,7 @@ from .links import (
 )
 from .markup import Html, joined, tag
 from .overview import overview_page
-from .page import Page, head, note
+from .page import SitePage, head, note
 from .plan import plan_page_of
 from .plans import plans_page
 from .surface import surface_page_of
@@ -79,8 +79,8 @@ class _Chosen:
         yield from (trace_page(row.id) for row in self._traces)
         yield from (device_page(device.fingerprint) for device in self._devices)
 
-    def pages(self, links: FileLinks) -> Iterator[Page]:
-        def made(name: str, page_of: Callable[..., Page], *about: object) -> Page:
+    def pages(self, links: FileLinks) -> Iterator[SitePage]:
+        def made(name: str, page_of: Callable[..., SitePage], *about: object) -> SitePage:
             try:
                 return page_of(self._contents, links, *about)
             except SpectuneError as error:  # one damaged record is no reason to show none of the others
@@ -125,9 +125,9 @@ class _Chosen:
                     yield older, newer
 
 
-def _unshown(name: str, error: SpectuneError) -> Page:
+def _unshown(name: str, error: SpectuneError) -> SitePage:
     body = joined(head(None, name, status("cannot be shown", "warning")), note(str(error)))
-    return Page(name=name, title=name, body=body)
+    return SitePage(name=name, title=name, body=body)
 
 
 def _prices(entry: SurfaceEntry, plan: Plan) -> bool:
@@ -142,7 +142,7 @@ def _replayed(row: TraceRow, plan: Plan) -> bool:
     return is_same and row.drafter in drafters and abs(row.temperature - plan.temperature) < 1e-9
 
 
-def _with_contents(pages: list[Page]) -> Page:
+def _with_contents(pages: list[SitePage]) -> SitePage:
     first, *others = pages
     listed = [tag("li", tag("a", page.title, href=f"#{page.anchor}")) for page in others]
     if not listed:
@@ -151,4 +151,4 @@ def _with_contents(pages: list[Page]) -> Page:
     toc = tag(
         "nav", tag("h2", "In this report"), tag("ul", listed, class_="contents"), aria_label="In this report", id=place
     )
-    return Page(name=first.name, title=first.title, body=Html(first.body + toc))
+    return SitePage(name=first.name, title=first.title, body=Html(first.body + toc))

@@ -21,7 +21,7 @@ class Elsewhere(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnForm:
+class EngineModelFormat:
     """An engine's own form of models, and its converters.
 
     Attributes:
@@ -40,7 +40,7 @@ class OwnForm:
     dtypes: tuple[str, ...]  # number formats that `spectune convert` writes
 
 
-def conversions(form: OwnForm, schedule: Schedule, target: str) -> tuple[str, ...]:
+def conversions(form: EngineModelFormat, schedule: Schedule, target: str) -> tuple[str, ...]:
     """Return the conversions of the target and of the schedule's drafter, where they are needed."""
     return tuple(_conversions(form, schedule, target))
 
@@ -51,7 +51,7 @@ def drafter_named(drafter: EngineDrafter, target: str, named: Callable[[str], st
     return named(f"{drafter.name}-drafter") if own == named(target) and drafter.path != target else own
 
 
-def _conversions(form: OwnForm, schedule: Schedule, target: str) -> Iterator[str]:
+def _conversions(form: EngineModelFormat, schedule: Schedule, target: str) -> Iterator[str]:
     named = form.named
     dtype = schedule.dtype if schedule.dtype in form.dtypes else None
     if named(target) != target:
@@ -66,7 +66,7 @@ def _conversions(form: OwnForm, schedule: Schedule, target: str) -> Iterator[str
         yield f"{form.engine} does not read {drafter.path}; make {out} of it with {form.for_heads}"
 
 
-def _converted(form: OwnForm, path: str, out: str, dtype: str | None) -> str:
+def _converted(form: EngineModelFormat, path: str, out: str, dtype: str | None) -> str:
     told = () if dtype is None else ("--dtype", dtype)
     ours = shlex.join(("spectune", "convert", path, "--engine", form.engine, *told, "-o", out))
     theirs = form.elsewhere(path, out, dtype)

@@ -16,9 +16,9 @@ from .engine import Engine
 from .exported import Basis, Dropped, Exported
 from .rates import PLAIN, Rates, offers_of, plain_offer
 from .regime import measured_in
-from .schedule import Line, Offer, best_line, is_allowed, schedule_of
+from .schedule import EngineOffer, OfferSchedule, best_line, is_allowed, schedule_of
 from .schema import recorded_version, require_known
-from .setting import EngineDrafter, Schedule, Serving, Setting
+from .setting import EngineConditions, EngineDrafter, Schedule, Setting
 
 LLAMA_CPP = "llama.cpp"
 GGUF = "{target} is a form of llama.cpp's, and {engine} may not read it; name the folder of the model with --target"
@@ -107,33 +107,33 @@ def _is_own(plan: Plan, engine: Engine) -> bool:
     return measured is not None and measured.engine == engine.name
 
 
-def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
+def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> OfferSchedule | None:
     """Return the plan's own line without solving again; None where a server cannot follow it."""
-    taken: dict[int, Offer] = {}
+    taken: dict[int, EngineOffer] = {}
     for cell in plan.cells:
         setting = settings.get((cell.policy, cell.drafter))
         is_plain = isinstance(cell.policy, PlainPolicy)
-        offer = Offer(policy=cell.policy, setting=setting, rates={})
+        offer = EngineOffer(policy=cell.policy, setting=setting, rates={})
         if (setting is None or setting.differs) and not is_plain:
             return None
         if taken.setdefault(cell.batch, offer) != offer:
             return None
-    return Line(offers=taken, score=0.0) if is_allowed(taken) else None
+    return OfferSchedule(offers=taken, score=0.0) if is_allowed(taken) else None
 
 
-def _schedule(line: Line, plan: Plan, engine: Engine) -> Schedule:
-    serving = Serving(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
+def _schedule(line: OfferSchedule, plan: Plan, engine: Engine) -> Schedule:
+    serving = EngineConditions(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
     gpu = plan.device.name if plan.device.kind == "cuda" and serving is None else ""
     return replace(schedule_of(line), serving=serving, temperature=plan.temperature, dtype=plan.dtype, gpu=gpu)
 
 
-def _drafter_of(offer: Offer) -> str | None:
+def _drafter_of(offer: EngineOffer) -> str | None:
     if offer.setting is None:
         return None
     return LOOKUP if offer.setting.drafter is None else offer.setting.drafter.name
 
 
-def _is_carried(cell: PlanCell, offer: Offer, settings: Mapping[Staged, Setting]) -> bool:
+def _is_carried(cell: PlanCell, offer: EngineOffer, settings: Mapping[Staged, Setting]) -> bool:
     if offer.setting is None:
         return isinstance(cell.policy, PlainPolicy)
     wanted = settings.get((cell.policy, cell.drafter))
@@ -148,7 +148,7 @@ class _Known:
     def contexts(self, batch: int) -> int:
         return len({cell.context for cell in self.plan.cells if cell.batch == batch})
 
-    def better(self, cell: PlanCell, line: Line, over: str) -> str:
+    def better(self, cell: PlanCell, line: OfferSchedule, over: str) -> str:
         for each in self.plan.cells:
             place, offer = (each.batch, each.context), line.offers[each.batch]
             gets = offer.rates.get(place) or self.rates.in_engine((offer.policy, _drafter_of(offer))).get(place)
@@ -158,7 +158,7 @@ class _Known:
         return f"is as good or better {over}"
 
 
-def _reason(cell: PlanCell, line: Line, answers: Answers, known: _Known) -> str:
+def _reason(cell: PlanCell, line: OfferSchedule, answers: Answers, known: _Known) -> str:
     """Say why a cell does not get its policy."""
     if isinstance(cell.policy, PlainPolicy):
         return "the server drafts where it pays over all cells, and has no off here, or loses nothing by drafting"
@@ -183,7 +183,7 @@ def _reason(cell: PlanCell, line: Line, answers: Answers, known: _Known) -> str:
     return f"lengths are chosen over all batches, and this one {known.better(cell, line, 'over all cells')}"
 
 
-def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped:
+def _dropped(cell: PlanCell, offer: EngineOffer, reason: str, rates: Rates) -> Dropped:
     place, gets = (cell.batch, cell.context), (offer.policy, _drafter_of(offer))
     return Dropped(
         batch=cell.batch,
@@ -216,7 +216,7 @@ def _kept(dropped: Sequence[Dropped], cells: int) -> float | None:
     return math.exp(sum(math.log1p(-loss) for loss in losses if loss is not None) / cells)
 
 
-def _notes(line: Line, plan: Plan, engine: Engine, target: str) -> tuple[str, ...]:
+def _notes(line: OfferSchedule, plan: Plan, engine: Engine, target: str) -> tuple[str, ...]:
     setting, measured = line.setting, measured_in(plan)
     differs = () if setting is None or not setting.differs else (setting.differs,)
     if is_gguf(target) and engine.name != LLAMA_CPP:

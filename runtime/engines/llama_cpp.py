@@ -9,7 +9,7 @@ from pathlib import Path
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
-from .conversion import OwnForm, conversions, drafter_named
+from .conversion import EngineModelFormat, conversions, drafter_named
 from .converted import GGUF_DTYPES
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, LOOKUPS
@@ -142,7 +142,7 @@ def _elsewhere(path: str, out: str, dtype: str | None) -> str:
     return shlex.join(("python", "convert_hf_to_gguf.py", path, "--outfile", out, *told))
 
 
-GGUF = OwnForm(
+GGUF = EngineModelFormat(
     engine="llama.cpp",
     named=gguf_of,
     require=_require_ours,

@@ -43,7 +43,7 @@ class EngineFacts:
     dtype: str  # number format that the weights run in
     threads: int
     most_concurrency: int | None  # sequences at once; None for any
-    sets_acceptance: bool  # whether it supports `Load.synthetic`
+    sets_acceptance: bool  # whether it supports `EngineLoad.synthetic`
     takes_fewer: bool = False  # whether fewer sequences decode as fast as if it had been started for them
     most_open: int | None = None  # settings that may be started at a time; None for any
     positions: int | None = None  # longest text of the target in tokens; None where unknown
@@ -58,7 +58,7 @@ def notes_on_version(name: str, version: str, recorded: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class EngineLoad:
     """What a started engine must support.
 
     Attributes:
@@ -156,7 +156,7 @@ class RunningEngine(Protocol):
 
         End-of-text does not end a text, so all sequences run until the end. Prompts are read before the clock starts.
         Drafts must not come from an earlier request's text; if the engine cannot help it, `EngineFacts.notes` says so.
-        There are as many prompts as `Load.concurrency`, or fewer where the engine takes fewer.
+        There are as many prompts as `EngineLoad.concurrency`, or fewer where the engine takes fewer.
         """
         ...
 
@@ -218,7 +218,7 @@ class MeasuredEngine(Protocol):
         """Return the setting by which a model drafts a fixed number of tokens in every round."""
         ...
 
-    def started(self, setting: Setting | None, load: Load) -> AbstractContextManager[RunningEngine]:
+    def started(self, setting: Setting | None, load: EngineLoad) -> AbstractContextManager[RunningEngine]:
         """Start the engine with a setting, None: plain decoding; MeasurementError if it or its load is impossible."""
         ...
 

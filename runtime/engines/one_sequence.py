@@ -6,7 +6,7 @@ from ...errors import MeasurementError
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
 from .engine import Engine
-from .measured import Load
+from .measured import EngineLoad
 from .setting import OF_LLAMA_CPP, EngineDrafter, Setting
 
 NGRAM_SIZES = (2, 3, 4)  # of the longest n-gram looked for
@@ -46,7 +46,7 @@ def first_lookup(policy: LookupPolicy, engine: str, knob: str) -> Setting | str:
     )
 
 
-def require_one_sequence(engine: str, load: Load) -> None:
+def require_one_sequence(engine: str, load: EngineLoad) -> None:
     """Raise MeasurementError for more than one sequence, or synthetic acceptance."""
     if load.synthetic:
         raise MeasurementError(f"{engine} verifies what is drafted; acceptance cannot be set by hand")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
-from .conversion import OwnForm, conversions, drafter_named
+from .conversion import EngineModelFormat, conversions, drafter_named
 from .converted import is_openvino
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from .one_sequence import first_lookup
 from .schema import schema_of
-from .setting import PADS, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
+from .setting import PADS, EngineConditions, EngineDrafter, Knobs, Schedule, Setting, Value
 
 if TYPE_CHECKING:
     from ...planner.strategies.eagle2 import Eagle2Policy
@@ -151,7 +151,7 @@ def _elsewhere(path: str, out: str, dtype: str | None) -> str:
     return shlex.join(("optimum-cli", "export", "openvino", "-m", path, *told, out))
 
 
-FOLDER = OwnForm(
+FOLDER = EngineModelFormat(
     engine="openvino",
     named=openvino_of,
     require=_require_ours,
@@ -165,7 +165,7 @@ def _drawn(temperature: float) -> dict[str, Value]:
     return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
-def properties_of(serving: Serving) -> dict[str, Value]:
+def properties_of(serving: EngineConditions) -> dict[str, Value]:
     """Return the properties by which a pipeline runs as it was measured."""
     threads: dict[str, Value] = {} if serving.threads is None else {"INFERENCE_NUM_THREADS": serving.threads}
     return {**threads, **(EXACT if serving.dtype == "float32" else {})}

@@ -55,7 +55,7 @@ def write_openvino(folder: Path, out: Path, *, is_half: bool) -> Path:
     return part.rename(out)
 
 
-class _Growing:
+class _GrowingCache:
     """Keys and values of all layers, with the methods that a model's attention calls."""
 
     is_compileable = False
@@ -93,7 +93,7 @@ class _Stateless(torch.nn.Module):
         `beam_idx` (batch,) is the sequence that each one continues; `past` alternates keys and values.
         """
         held = [one.index_select(0, beam_idx) for one in past]
-        cache = _Growing(list(zip(held[::2], held[1::2], strict=True)))
+        cache = _GrowingCache(list(zip(held[::2], held[1::2], strict=True)))
         rows = torch.arange(input_ids.shape[1]) + held[0].shape[2]
         is_before = torch.arange(attention_mask.shape[1])[None, :] <= rows[:, None]
         told = self.model(

@@ -19,14 +19,14 @@ from ...planner.records.recording import Text
 from ...planner.strategies.chain import ChainPolicy
 from .converted import OPENVINO_DTYPES, OPENVINO_FILE, converted, is_openvino
 from .loaded_chats import chats_of_target
-from .measured import EngineFacts, Load, notes_on_version
+from .measured import EngineFacts, EngineLoad, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import OpenVINO, properties_of
 from .openvino_decoding import OpenVINODecoding, OpenVINOPipeline
 from .openvino_model import supported, write_openvino
 from .positions import positions_of_folder
 from .schema import nearest_recorded
-from .setting import EngineDrafter, Serving, Setting, Value
+from .setting import EngineConditions, EngineDrafter, Setting, Value
 from .vocabulary import PROBE, require_same_tokens
 
 PACKAGES = ("openvino", "openvino_genai", "openvino_tokenizers")
@@ -142,7 +142,7 @@ class RunningOpenVINO:
         return measurable(OpenVINO(), self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
-    def started(self, setting: Setting | None, load: Load) -> Iterator[OpenVINODecoding]:
+    def started(self, setting: Setting | None, load: EngineLoad) -> Iterator[OpenVINODecoding]:
         """Load and warm up a pipeline; settings that differ only in lengths share an open one."""
         require_one_sequence("OpenVINO", load)
         running = OpenVINODecoding(self._pipeline(setting), setting)
@@ -159,7 +159,7 @@ class RunningOpenVINO:
         return found
 
     def _properties(self) -> Mapping[str, Value]:
-        return properties_of(Serving(dtype=self._dtype, threads=self._threads))
+        return properties_of(EngineConditions(dtype=self._dtype, threads=self._threads))
 
 
 def as_openvino(path: Path, folder: Path, dtype: str) -> Path:

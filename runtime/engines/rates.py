@@ -10,7 +10,7 @@ from ...planner.plans.plan import Plan
 from ...planner.plans.schedule import Place
 from ...planner.search.restricted import Staged
 from ...planner.strategies.plain import PlainPolicy
-from .schedule import Offer
+from .schedule import EngineOffer
 from .setting import Setting
 
 PLAIN: Staged = (PlainPolicy(), None)
@@ -58,12 +58,12 @@ def rates_of_plan(plan: Plan) -> Rates:
     return Rates(known=known, is_complete=False)
 
 
-def plain_offer(rates: Rates, places: Sequence[Place]) -> Offer:
+def plain_offer(rates: Rates, places: Sequence[Place]) -> EngineOffer:
     """Return the offer of plain decoding."""
-    return Offer(policy=PLAIN[0], setting=None, rates=rates.of(PLAIN, places))
+    return EngineOffer(policy=PLAIN[0], setting=None, rates=rates.of(PLAIN, places))
 
 
-def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> list[Offer]:
+def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> list[EngineOffer]:
     """Return an offer of every distinct setting, which several policies may have."""
     alike: dict[object, list[Staged]] = {}
     for one, setting in settings.items():
@@ -71,12 +71,14 @@ def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence
     return [_offer(same, settings, rates, places) for same in alike.values()]
 
 
-def _offer(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> Offer:
+def _offer(
+    same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]
+) -> EngineOffer:
     one = _nearest(same, settings, rates)
     found = rates.of(one, places)
     if not rates.is_complete:
         found = {place: _nearest_rate(same, settings, rates, place) for place in places}
-    return Offer(policy=one[0], setting=settings[one], rates=_within(found, settings[one]))
+    return EngineOffer(policy=one[0], setting=settings[one], rates=_within(found, settings[one]))
 
 
 def _nearest(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates) -> Staged:

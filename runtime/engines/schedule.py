@@ -14,7 +14,7 @@ TIE = 0.005  # mean relative distance below which two ways are equal, and the si
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class EngineOffer:
     """A policy that an engine can run; speeds are None where unknown, missing where it cannot run."""
 
     policy: TreePolicy
@@ -23,10 +23,10 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class OfferSchedule:
     """The offer that a server follows at each batch; all of one group, or plain decoding."""
 
-    offers: Mapping[int, Offer]
+    offers: Mapping[int, EngineOffer]
     score: float = field(compare=False)  # sum over cells of the logarithm of speed over plain decoding
 
     @property
@@ -44,10 +44,10 @@ class Line:
         return bool(setting.differs), setting.drafter is not None, setting.length
 
 
-def best_line(plain: Offer, offers: Sequence[Offer]) -> Line:
+def best_line(plain: EngineOffer, offers: Sequence[EngineOffer]) -> OfferSchedule:
     """Return the best line, plain decoding if nothing is better; an unknown speed counts as plain decoding's."""
     found = [_line(dict.fromkeys(_batches(plain), plain), plain)]
-    groups: dict[object, list[Offer]] = {}
+    groups: dict[object, list[EngineOffer]] = {}
     for offer in offers:
         assert offer.setting is not None, "plain decoding is not among the offers"
         groups.setdefault(offer.setting.group, []).append(offer)
@@ -58,7 +58,7 @@ def best_line(plain: Offer, offers: Sequence[Offer]) -> Line:
     return min(near, key=lambda line: (line.complexity, -line.score))
 
 
-def is_allowed(offers: Mapping[int, Offer]) -> bool:
+def is_allowed(offers: Mapping[int, EngineOffer]) -> bool:
     """Return whether one server can follow these offers by batch."""
     drafting = {batch: offer.setting for batch, offer in offers.items() if offer.setting is not None}
     if not drafting:
@@ -76,7 +76,7 @@ def is_allowed(offers: Mapping[int, Offer]) -> bool:
     )
 
 
-def schedule_of(line: Line) -> Schedule:
+def schedule_of(line: OfferSchedule) -> Schedule:
     """Return a line as stages; a batch between two planned ones goes with the nearer in logarithm, as in a plan."""
     batches = sorted(line.offers)
     stages: list[Stage] = []
@@ -92,11 +92,11 @@ def schedule_of(line: Line) -> Schedule:
     return Schedule(setting=line.setting, stages=tuple(stages), most_batch=batches[-1])
 
 
-def _batches(plain: Offer) -> list[int]:
+def _batches(plain: EngineOffer) -> list[int]:
     return sorted({batch for batch, _ in plain.rates})
 
 
-def _lines(group: Sequence[Offer], plain: Offer) -> Iterator[Line]:
+def _lines(group: Sequence[EngineOffer], plain: EngineOffer) -> Iterator[OfferSchedule]:
     """Yield one group's candidates: every fixed length, and the best lengths by batch where they may differ."""
     rules = group[0].setting
     assert rules is not None
@@ -108,7 +108,7 @@ def _lines(group: Sequence[Offer], plain: Offer) -> Iterator[Line]:
             yield from _by_batch(group, plain, longest)
 
 
-def _fixed(offer: Offer, plain: Offer) -> Iterator[Line]:
+def _fixed(offer: EngineOffer, plain: EngineOffer) -> Iterator[OfferSchedule]:
     """Yield an offer at all batches, and without the batches where off is better and allowed."""
     assert offer.setting is not None
     batches = _batches(plain)
@@ -122,9 +122,9 @@ def _fixed(offer: Offer, plain: Offer) -> Iterator[Line]:
             yield _line({b: offer if place < start else plain for place, b in enumerate(batches)}, plain)
 
 
-def _by_batch(group: Sequence[Offer], plain: Offer, longest: int) -> Iterator[Line]:
+def _by_batch(group: Sequence[EngineOffer], plain: EngineOffer, longest: int) -> Iterator[OfferSchedule]:
     """Yield the best offer of each batch up to a length, which the smallest batch must have under `longest_first`."""
-    taken: dict[int, Offer] = {}
+    taken: dict[int, EngineOffer] = {}
     for place, batch in enumerate(_batches(plain)):
         able = [(gain, offer) for offer in group if (gain := _gain(offer, plain, batch)) is not None]
         fitting = [(gain, offer) for gain, offer in able if offer.setting and offer.setting.length <= longest]
@@ -140,12 +140,12 @@ def _by_batch(group: Sequence[Offer], plain: Offer, longest: int) -> Iterator[Li
     yield _line(taken, plain)
 
 
-def _line(taken: Mapping[int, Offer], plain: Offer) -> Line:
+def _line(taken: Mapping[int, EngineOffer], plain: EngineOffer) -> OfferSchedule:
     gains = [_gain(offer, plain, batch) for batch, offer in taken.items()]
-    return Line(offers=dict(taken), score=sum(gain for gain in gains if gain is not None))
+    return OfferSchedule(offers=dict(taken), score=sum(gain for gain in gains if gain is not None))
 
 
-def _gain(offer: Offer, plain: Offer, batch: int) -> float | None:
+def _gain(offer: EngineOffer, plain: EngineOffer, batch: int) -> float | None:
     """Return the sum over a batch's cells of log(speed / plain speed); None where it cannot run in one of them."""
     total = 0.0
     for place, base in plain.rates.items():

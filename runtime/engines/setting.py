@@ -102,7 +102,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class EngineConditions:
     """How an engine ran when it measured a plan, always on the CPU; "float32" includes keys and values."""
 
     dtype: str
@@ -123,7 +123,7 @@ class Schedule:
     setting: Setting | None  # of the longest stage; None where it never drafts
     stages: tuple[Stage, ...]  # by rising batch, without gaps, neighbours different
     most_batch: int  # the largest batch that was planned
-    serving: Serving | None = None  # how the engine ran when it measured the plan; None where it did not
+    serving: EngineConditions | None = None  # how the engine ran when it measured the plan; None where it did not
     temperature: float = 0.0  # at which acceptance was measured; 0 is greedy
     dtype: str | None = None  # number format of the planned models; None where unknown
     gpu: str = ""  # that was planned for; empty for a CPU

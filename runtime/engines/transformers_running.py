@@ -22,7 +22,7 @@ from ...planner.strategies.chain import ChainPolicy
 from ..models.loading import first_line, load_tokenizer
 from ..models.rehearsal import require_loadable
 from .loaded_chats import chats_of_tokenizer
-from .measured import EngineCounters, EngineFacts, EngineText, Load, notes_on_version
+from .measured import EngineCounters, EngineFacts, EngineLoad, EngineText, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .positions import positions_of_folder
 from .round_counts import RoundCounts
@@ -103,7 +103,7 @@ class RunningTransformers:
         return measurable(Transformers(), self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
-    def started(self, setting: Setting | None, load: Load) -> Iterator[Generation]:
+    def started(self, setting: Setting | None, load: EngineLoad) -> Iterator[Generation]:
         """Start decoding with a setting; see `MeasuredEngine.started`."""
         require_one_sequence(NAME, load)
         assistant = None if setting is None or setting.drafter is None else self._assistants[setting.drafter.name]

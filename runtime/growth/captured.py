@@ -25,7 +25,7 @@ from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels import children
-from ..models.kernels.tree_growth import MOST_CANDIDATES, Frontier, Layer, Recorded, extend, finish
+from ..models.kernels.tree_growth import MOST_CANDIDATES, CandidateBuffer, Frontier, LayerChildren, extend, finish
 from ..models.static_input import StaticInput
 from ..requests import Request
 from ..transfer import Landing, host_memory, wait_for
@@ -49,7 +49,7 @@ class RecordedDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Captured:
+class _CapturedDraft:
     """One draft of one shape, ready to be replayed; its numbers are on the host."""
 
     input: StaticInput
@@ -63,7 +63,7 @@ class CapturedGrowth:
     def __init__(self, model: GraphedModel, cache: KeyValueCache, seen_in: Callable[[int], int]) -> None:
         """Start without a graph; `seen_in` maps needed cache positions to those in sight."""
         self._model, self._cache, self._seen_in = model, cache, seen_in
-        self._captured: dict[tuple[object, ...], _Captured] = {}
+        self._captured: dict[tuple[object, ...], _CapturedDraft] = {}
         self._read: Callable[[ForwardInput], Tensor] | None = None
         self.vocabulary = model.vocabulary
 
@@ -163,7 +163,7 @@ class CapturedGrowth:
 
     def _capture(
         self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int, draws: DeviceDraws | None
-    ) -> _Captured:
+    ) -> _CapturedDraft:
         placed = StaticInput(step, self._model.device)
 
         def read() -> ForwardInput:
@@ -171,7 +171,7 @@ class CapturedGrowth:
             return placed.step
 
         draft = self.record(read, Landing(host_memory), longest=longest, policy=policy, seen=seen, draws=draws)
-        return _Captured(input=placed, draft=draft, draws=draws)
+        return _CapturedDraft(input=placed, draft=draft, draws=draws)
 
     def _layout(
         self,
@@ -225,7 +225,7 @@ def grow_eagle2_by_kernels(
     """
     assert read.tree is not None and read.take is not None
     widths = _widths(policy, logits.shape[2])
-    recorded = Recorded.room(len(logits), min(policy.top_k, logits.shape[2]) * sum(widths), logits.device)
+    recorded = CandidateBuffer.room(len(logits), min(policy.top_k, logits.shape[2]) * sum(widths), logits.device)
     layer, written = _layer(policy, logits, None), 0
     for width in widths[1:]:
         frontier = extend(layer, recorded, read.tree.starts, read.take, width=width, written=written)
@@ -242,10 +242,12 @@ def _widths(policy: Eagle2Policy, vocabulary: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _layer(policy: Eagle2Policy, logits: Tensor, before: Layer | None, above: Frontier | None = None) -> Layer:
+def _layer(
+    policy: Eagle2Policy, logits: Tensor, before: LayerChildren | None, above: Frontier | None = None
+) -> LayerChildren:
     """Return the children of a frontier from the logits (batch, width, vocabulary) behind it and the layer before."""
     below = children_by_kernels(logits, policy.top_k)
-    return Layer(
+    return LayerChildren(
         tokens=below.tokens.flatten(1),
         log_probs=below.log_probs.flatten(1),
         children=below.tokens.shape[2],

@@ -30,7 +30,7 @@ DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class LlamaVariant:
     """How a family differs from Llama beyond what its configuration and its modules show."""
 
     norm_offset: float = 0.0  # added to the weights of all norms, which are then applied in float32 at least
@@ -38,14 +38,14 @@ class Family:
     caps_attention: bool = False  # attention scores are squashed by tanh
 
 
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(),
-    "mistral": Family(),
-    "qwen2": Family(),
-    "qwen3": Family(),
-    "gemma": Family(norm_offset=1.0),
-    "gemma2": Family(norm_offset=1.0, has_result_norms=True, caps_attention=True),
-    "gemma3_text": Family(norm_offset=1.0, has_result_norms=True),
+FAMILIES: Mapping[str, LlamaVariant] = {
+    "llama": LlamaVariant(),
+    "mistral": LlamaVariant(),
+    "qwen2": LlamaVariant(),
+    "qwen3": LlamaVariant(),
+    "gemma": LlamaVariant(norm_offset=1.0),
+    "gemma2": LlamaVariant(norm_offset=1.0, has_result_norms=True, caps_attention=True),
+    "gemma3_text": LlamaVariant(norm_offset=1.0, has_result_norms=True),
 }
 
 
@@ -157,7 +157,7 @@ def anatomy_of(
     text = text_part(model)
     config, base, family = text.config, text.base, FAMILIES[text.config.model_type]
     embedding, gallery = _seen(model, base.embed_tokens.weight.detach(), folder, images)
-    reader = _Reader(family, float(config.rms_norm_eps), uses_up)
+    reader = _LayerReader(family, float(config.rms_norm_eps), uses_up)
     sights, places = _sights(text, embedding)
     heads = int(config.num_attention_heads)
     scale = getattr(base.embed_tokens, "embed_scale", None)
@@ -191,8 +191,8 @@ def _seen(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    family: Family
+class _LayerReader:
+    family: LlamaVariant
     eps: float
     uses_up: bool  # what it reads
 

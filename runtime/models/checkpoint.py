@@ -12,7 +12,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from ...errors import ModelError
 from ...profiler.identity import weight_files
-from .stored_tensors import Stored, stored_tensors
+from .stored_tensors import TensorHeader, stored_tensors
 
 PLAIN = ("F64", "F32", "F16", "BF16")  # safetensors' names of formats whose numbers are what they say
 WHOLE = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")  # of masks and places, but of no weight
@@ -56,7 +56,7 @@ def require_all_read(location: str, unread: Collection[str]) -> None:
         )
 
 
-def strange_scales(tensors: Mapping[str, Stored]) -> list[str]:
+def strange_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
     """Return the names of tensors that come with quantised weights."""
     return [name for name in tensors if OF_QUANTISERS.search(name)]
 
@@ -87,7 +87,7 @@ def _quantised_by(folder: Path, config: PreTrainedConfig) -> str | None:
     return method
 
 
-def _require_plain(folder: Path, tensors: Mapping[str, Stored]) -> None:
+def _require_plain(folder: Path, tensors: Mapping[str, TensorHeader]) -> None:
     """Raise ModelError where weights without a method of quantisation are no plain numbers."""
     odd = [name for name, tensor in tensors.items() if tensor.dtype not in PLAIN + WHOLE]
     odd += [name for name, tensor in tensors.items() if tensor.dtype in WHOLE and name.endswith("weight")]

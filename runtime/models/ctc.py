@@ -45,7 +45,7 @@ class CtcHead(BlockHead):
         self.frames = shape.frames
         self._joins = Projection(tensors["join.weight"])
         self._queries, self._blank = tensors["queries.weight"], tensors["blank.weight"]
-        self._body = _Body(_anatomy(tensors, target))
+        self._body = _CtcLayer(_anatomy(tensors, target))
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens, with room for their frames."""
@@ -116,7 +116,7 @@ class CtcHead(BlockHead):
         return bias.masked_fill_(~is_open, -torch.inf)
 
 
-class _Body(BlockBody):
+class _CtcLayer(BlockBody):
     """The one layer as a model."""
 
     def through_layer(self, hidden: Tensor, cache: LayerStates, place: Place) -> Tensor:

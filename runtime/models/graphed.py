@@ -44,7 +44,7 @@ class Drawing(Protocol):
         """Return the drawn token (batch, n) after every node, from a forward's logits and input."""
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """Captures work."""
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
@@ -52,7 +52,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Captured:
+class _CapturedForward:
     input: StaticInput
     graph: Replayed
     result: Tensor  # logits, or what is best on the host
@@ -91,7 +91,7 @@ class GraphedModel:
 
     regime = CAPTURED
 
-    def __init__(self, model: CausalModel, recorder: Recorder | None = None) -> None:
+    def __init__(self, model: CausalModel, recorder: GraphRecorder | None = None) -> None:
         """Wrap a model; `recorder` captures its work, by default on its GPU. DeviceError where it is elsewhere."""
         if recorder is None and model.device.type != "cuda":
             raise DeviceError(f"CUDA graphs need a model on a GPU and this one is on {model.device}; use regime eager")
@@ -100,7 +100,7 @@ class GraphedModel:
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.gallery = model.gallery
         self.model = model  # whose forwards these are, run as they come
-        self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[object, ...], _Captured]] = WeakKeyDictionary()
+        self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[object, ...], _CapturedForward]] = WeakKeyDictionary()
         self._logits = Arena(self.dtype, self.device)
         self._recorder = recorder or CudaRecorder(self.device)
         self._keeping: dict[tuple[int, ...], GraphedModel] = {}
@@ -198,7 +198,7 @@ class GraphedModel:
         cache: KeyValueCache,
         result: Callable[[Tensor, ForwardInput], Tensor],
         forward: Callable[[ForwardInput], Tensor] | None,
-    ) -> _Captured:
+    ) -> _CapturedForward:
         """Capture a forward, which writes the same keys every time, and `result` of its logits."""
         placed, held = StaticInput(step, self.device), ref(cache)  # work that is kept must not keep its cache
 
@@ -210,7 +210,7 @@ class GraphedModel:
             return result(logits, placed.step)
 
         graph, found = self.record(run)
-        return _Captured(input=placed, graph=graph, result=found)
+        return _CapturedForward(input=placed, graph=graph, result=found)
 
 
 def as_loaded(model: CausalModel) -> CausalModel:

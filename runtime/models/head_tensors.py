@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import ModelError
 from .config_keys import require_one_layer
 from .eagle_shape import HeadShape
-from .stored_tensors import Shape, Stored, held_tensors, require_tensors, stored_tensors
+from .stored_tensors import Shape, TensorHeader, held_tensors, require_tensors, stored_tensors
 from .target_sizes import TargetSizes, require_reads
 
 DRAFTED, CAN_DRAFT = "d2t", "t2d"  # offsets from draft tokens to tokens; whether each token can be drafted
@@ -103,7 +103,7 @@ def head_tensors(shape: HeadShape, target: TargetSizes) -> tuple[dict[str, Shape
     return needed, optional
 
 
-def _require(what: str, stored: Mapping[str, Stored], shape: HeadShape, target: TargetSizes) -> None:
+def _require(what: str, stored: Mapping[str, TensorHeader], shape: HeadShape, target: TargetSizes) -> None:
     if shape.config.hidden_size != target.hidden:
         raise ModelError(
             f"{what} says hidden_size: {shape.config.hidden_size} in its config.json, and the hidden states of this "
@@ -126,7 +126,7 @@ def _require(what: str, stored: Mapping[str, Stored], shape: HeadShape, target: 
         _require_tables(what, stored, needed["lm_head.weight"][0], target.vocabulary)
 
 
-def _require_biases(what: str, stored: Mapping[str, Stored], shape: HeadShape) -> None:
+def _require_biases(what: str, stored: Mapping[str, TensorHeader], shape: HeadShape) -> None:
     """Raise ModelError where a head has only some biases of its attention, or names biases that it lacks."""
     names = [f"{shape.begins}self_attn.{one}_proj.bias" for one in "qkv"]
     there = [name for name in names if name in stored]
@@ -139,7 +139,7 @@ def _require_biases(what: str, stored: Mapping[str, Stored], shape: HeadShape) -
             raise ModelError(f"{what} says {key}: true in its config.json and lacks {names[0]}; finish the download")
 
 
-def _require_tables(what: str, stored: Mapping[str, Stored], drafted: int, vocabulary: int) -> None:
+def _require_tables(what: str, stored: Mapping[str, TensorHeader], drafted: int, vocabulary: int) -> None:
     for name, count, kinds in ((DRAFTED, drafted, INTEGERS), (CAN_DRAFT, vocabulary, BOOLEANS)):
         if name in stored and (stored[name].shape != (count,) or stored[name].dtype not in kinds):
             seen = " x ".join(map(str, stored[name].shape))

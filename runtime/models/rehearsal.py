@@ -16,7 +16,7 @@ from .checkpoint import require_all_read, require_computable, require_loaded, st
 from .formats import require_no_drafter
 from .gguf_weights import require_places
 from .loading import first_line, load_config, quietly, require_supported
-from .stored_tensors import Stored, stored_tensors
+from .stored_tensors import TensorHeader, stored_tensors
 from .vision import sees
 
 
@@ -55,7 +55,7 @@ def _without_weights(config: PreTrainedConfig, location: str) -> PreTrainedModel
     return model
 
 
-def _require_names(location: str, model: PreTrainedModel, tensors: dict[str, Stored]) -> None:
+def _require_names(location: str, model: PreTrainedModel, tensors: dict[str, TensorHeader]) -> None:
     """Raise ModelError where transformers misses tensors of a model, or has no place for some; takes no memory."""
     kind: Any = type(model)  # Any: transformers' options
     nothing = torch.zeros((), dtype=torch.bfloat16)

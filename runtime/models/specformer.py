@@ -50,7 +50,7 @@ class SpecFormer(BlockHead):
         self._joins = Projection(tensors["join.weight"])
         self._place_norm = Norm(weight=tensors["place_norm.weight"], eps=eps)
         self._places = Projection(tensors["places.weight"], tensors["places.bias"])
-        self._body = _Body(_anatomy(tensors, target))
+        self._body = _SpecFormerAttentions(_anatomy(tensors, target))
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -102,7 +102,7 @@ class SpecFormer(BlockHead):
         return bias.masked_fill_(~is_open, -torch.inf)
 
 
-class _Body(BlockBody):
+class _SpecFormerAttentions(BlockBody):
     """Both attentions, with the target's heads: that to the text, and that between the places of a draft."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:

@@ -24,25 +24,25 @@ DERIVED = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_ca
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class TensorHeader:
     """One tensor as the header of its file describes it."""
 
     shape: Shape
     dtype: str  # as headers name it: "BF16", "F8_E4M3", ...
 
 
-def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, Stored]:
+def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, TensorHeader]:
     """Return shape and number format of every tensor by name, from the headers of `files`, or of all safetensors.
 
     ModelError where a file cannot be read, or two files hold a tensor of one name.
     """
-    found: dict[str, Stored] = {}
+    found: dict[str, TensorHeader] = {}
     for path in files or sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
                 own = {
-                    name: Stored(shape=tuple(one.get_shape()), dtype=str(one.get_dtype()))
+                    name: TensorHeader(shape=tuple(one.get_shape()), dtype=str(one.get_dtype()))
                     for name, one in slices.items()
                 }
         except SafetensorError as error:
@@ -71,17 +71,17 @@ def as_numbers(weight: Tensor, like: Tensor) -> Tensor:
     return weight.to(device=like.device, dtype=like.dtype if weight.is_floating_point() else torch.int64, copy=True)
 
 
-def held_tensors(weights: Mapping[str, Tensor]) -> dict[str, Stored]:
+def held_tensors(weights: Mapping[str, Tensor]) -> dict[str, TensorHeader]:
     """Return the shapes and number formats of loaded tensors."""
     return {
-        name: Stored(shape=tuple(one.shape), dtype=FLOATS.get(one.dtype, str(one.dtype).removeprefix("torch.")))
+        name: TensorHeader(shape=tuple(one.shape), dtype=FLOATS.get(one.dtype, str(one.dtype).removeprefix("torch.")))
         for name, one in weights.items()
     }
 
 
 def require_tensors(
     what: str,
-    stored: Mapping[str, Stored],
+    stored: Mapping[str, TensorHeader],
     wanted: Mapping[str, Shape],
     *,
     optional: Mapping[str, Shape] | None = None,
@@ -103,7 +103,7 @@ def require_tensors(
             _require_one(what, name, stored[name], shape)
 
 
-def _require_one(what: str, name: str, one: Stored, shape: Shape) -> None:
+def _require_one(what: str, name: str, one: TensorHeader, shape: Shape) -> None:
     if one.shape != shape:
         raise ModelError(
             f"{what}: {name} is {_sized(one.shape)}, and its config.json and this target need {_sized(shape)}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .drift import Evidence
+from .drift import EProcess
 
 LEAST_SAVED = 0.02  # of the current way's time; less is not worth a change
 REMEMBERED = 32  # comparisons that together say what would be saved: what slowed a way once is forgotten
@@ -41,7 +41,7 @@ class Contest:
         self._own_rounds, self._other_rounds = 0, 0.0  # of texts that ended meanwhile
         self._latest: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # ms of their rounds, and what was saved
         self._most_lost = LEAST_LOSS
-        self._evidence = Evidence()
+        self._evidence = EProcess()
 
     @property
     def money(self) -> float:

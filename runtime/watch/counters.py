@@ -16,7 +16,7 @@ def is_timed(done: Round) -> bool:
     return 0.0 <= done.draft_ms <= done.round_ms < math.inf and 0.0 <= done.verify_ms <= done.round_ms
 
 
-class Tally:
+class RoundSums:
     """Sums over a setup's rounds; `kept[n]` is how often a sequence got n tokens in one, the last all above."""
 
     __slots__ = ("draft_ms", "faults", "kept", "round_ms", "rounds", "tokens", "verify_ms")
@@ -42,7 +42,7 @@ class Tally:
             self.round_ms += done.round_ms
         return tokens
 
-    def take(self, other: Tally) -> None:
+    def take(self, other: RoundSums) -> None:
         """Add another tally of the same setup and reset that."""
         for depth, count in enumerate(other.kept):
             self.kept[depth] += count
@@ -65,7 +65,7 @@ class BlockMeans:
         return 1e3 * self.tokens / self.ms if self.ms > 0.0 else 0.0
 
 
-class Block:
+class RoundBlock:
     """Rounds of one cell at its own batch, until their speed is taken once."""
 
     __slots__ = ("_ms", "_rounds", "_texts_before", "_tokens")

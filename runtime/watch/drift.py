@@ -29,7 +29,7 @@ STAKES = (0.2, 0.5, 0.8, 0.95)
 Direction = Literal["slower", "faster"]
 
 
-class Evidence:
+class EProcess:
     """Money won by betting that blocks are bad; at most 1 while they do not look so."""
 
     __slots__ = ("_blocks", "_runs", "money")
@@ -65,7 +65,7 @@ class PromiseTest:
         self.low, self.high = low, high
         self.found: Direction | None = None
         self._limit = 2.0 / rate
-        self._below, self._above = Evidence(), Evidence()
+        self._below, self._above = EProcess(), EProcess()
 
     def add(self, tokens_per_s: float) -> Direction | None:
         """Add the speed of a block; return the direction of a drift when it is found."""
@@ -98,7 +98,7 @@ def direction_of(speeds: Sequence[float], low: float, high: float, rate: float) 
 
 
 def money_of(is_bad: Bools) -> Floats:
-    """Return (blocks,), the money of an `Evidence` after each of these blocks, exact up to `RICH`."""
+    """Return (blocks,), the money of an `EProcess` after each of these blocks, exact up to `RICH`."""
     blocks = len(is_bad)
     bad = np.zeros(-(-blocks // CHUNK) * CHUNK, dtype=np.bool_)
     bad[:blocks] = is_bad

@@ -11,7 +11,7 @@ The measure is the time that the challenger would have saved, not how often it w
 
 Milliseconds are those of the comparison. The number of rounds scatters far more: the texts that ended since the last
 comparison give it where they can (`decoded.py`), else the comparison's own tokens. The current way is left on two
-conditions. `Evidence` says, at its rate, that the share of time saved is above `LEAST_SAVED` on average; and it is so
+conditions. `EProcess` says, at its rate, that the share of time saved is above `LEAST_SAVED` on average; and it is so
 over the latest comparisons together, each weighted by the rounds since the one before. The k-th current way is tested
 at rate / (k (k + 1)), shared by its challengers. These add up to `rate`, so it holds for a cell's whole life.
 

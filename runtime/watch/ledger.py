@@ -14,7 +14,7 @@ from ..choice import Choice
 from ..committed import Round
 from ..requests import Sequence
 from ..setup import PLAIN, RoundSetup, plain_setup
-from .counters import Block, Tally
+from .counters import RoundBlock, RoundSums
 from .decoded import TextRounds, is_told_by_texts, rounds_along, stretches_by
 from .drift import PromiseTest
 from .guard import DRAFTED_BURST, PLAIN_BURST, Guard, Way
@@ -47,11 +47,11 @@ class Lane:
     ) -> None:
         self.cell, self.setup, self.is_planned = cell, setup, is_planned
         self.reach, self.promise = reach, promise
-        self.since, self.total = Tally(setup), Tally(setup)
+        self.since, self.total = RoundSums(setup), RoundSums(setup)
         self.speeds: list[float] = []
-        self.block = Block()
+        self.block = RoundBlock()
 
-    def observed(self, *tallies: Tally) -> CellObservation | None:
+    def observed(self, *tallies: RoundSums) -> CellObservation | None:
         """Return the observation of this lane's tallies together; None where nothing ran."""
         if not sum(tally.rounds for tally in tallies):
             return None

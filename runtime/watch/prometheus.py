@@ -17,7 +17,7 @@ Sample = tuple[Labels, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class MetricFamily:
     """All samples of one metric."""
 
     name: str
@@ -26,30 +26,30 @@ class Family:
     samples: Sequence[Sample]
 
 
-def exposition(families: Iterable[Family]) -> str:
+def exposition(families: Iterable[MetricFamily]) -> str:
     """Return metrics as text, without families that have no samples."""
     return "".join(f"{line}\n" for family in families if family.samples for line in _lines(family))
 
 
-def cell_families(cells: Sequence[CellObservation]) -> list[Family]:
+def cell_families(cells: Sequence[CellObservation]) -> list[MetricFamily]:
     """Return the counters per cell and way."""
     labelled = [(_labels(cell), cell) for cell in cells]
 
-    def counted(name: str, about: str, value: str) -> Family:
+    def counted(name: str, about: str, value: str) -> MetricFamily:
         samples = [(labels, getattr(cell, value)) for labels, cell in labelled]
-        return Family(name=f"spectune_{name}_total", kind="counter", about=about, samples=samples)
+        return MetricFamily(name=f"spectune_{name}_total", kind="counter", about=about, samples=samples)
 
     return [
         counted("tokens", "Tokens decoded.", "tokens"),
         counted("rounds", "Rounds, each with one forward of the target.", "rounds"),
         counted("faults", "Faults of drafters or memory; the output is right all the same.", "faults"),
-        Family(
+        MetricFamily(
             name="spectune_sequence_rounds_total",
             kind="counter",
             about="Rounds counted once for each of their sequences.",
             samples=[(labels, sum(cell.kept)) for labels, cell in labelled],
         ),
-        Family(
+        MetricFamily(
             name="spectune_accepted_total",
             kind="counter",
             about="Rounds of one sequence whose draft was accepted down to this depth or further.",
@@ -59,7 +59,7 @@ def cell_families(cells: Sequence[CellObservation]) -> list[Family]:
                 for depth, count in enumerate(cell.accepted_at_least, 1)
             ],
         ),
-        Family(
+        MetricFamily(
             name="spectune_round_seconds_total",
             kind="counter",
             about="Time of rounds, by what it was spent on.",
@@ -83,7 +83,7 @@ def _labels(cell: CellObservation) -> Labels:
     }
 
 
-def _lines(family: Family) -> Iterable[str]:
+def _lines(family: MetricFamily) -> Iterable[str]:
     about = family.about.replace("\\", "\\\\").replace("\n", "\\n")
     yield f"# HELP {family.name} {about}"
     yield f"# TYPE {family.name} {family.kind}"

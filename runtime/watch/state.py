@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from ..choice import Choice
 from .drift import PromiseTest
 from .ledger import WatchedCell
-from .prometheus import Family, Labels, Sample
+from .prometheus import Labels, MetricFamily, Sample
 
 
-def gauge(name: str, about: str, samples: Sequence[Sample]) -> Family:
+def gauge(name: str, about: str, samples: Sequence[Sample]) -> MetricFamily:
     """Return a metric that goes up and down."""
-    return Family(name=f"spectune_{name}", kind="gauge", about=about, samples=samples)
+    return MetricFamily(name=f"spectune_{name}", kind="gauge", about=about, samples=samples)
 
 
-def state_families(choice: Choice, cells: Sequence[WatchedCell]) -> list[Family]:
+def state_families(choice: Choice, cells: Sequence[WatchedCell]) -> list[MetricFamily]:
     """Return which plan is in use and why, which cells were switched, and which have drifted."""
     places = [
         ({"batch": str(cell.cell.batch), "context": str(cell.cell.context)}, cell)
@@ -39,7 +39,7 @@ def _about(choice: Choice) -> Labels:
     return about | {"target": plan.target.name, "device": plan.device.label, "workload": plan.workload}
 
 
-def _promise_families(tests: Sequence[tuple[Labels, PromiseTest]]) -> list[Family]:
+def _promise_families(tests: Sequence[tuple[Labels, PromiseTest]]) -> list[MetricFamily]:
     ends = [
         ({**labels, "end": end}, value)
         for labels, test in tests

@@ -24,7 +24,7 @@ from .guard import Switch
 from .ledger import Lane, Ledger, Now, Subject, WatchedCell
 from .observations import ObservationWriter
 from .options import WatchOptions
-from .prometheus import Family, Sample, cell_families, exposition
+from .prometheus import MetricFamily, Sample, cell_families, exposition
 from .state import gauge, state_families
 
 Kind = Literal["switch", "drift", "fault", "unwritten"]
@@ -145,8 +145,10 @@ class Watch:
             [
                 *cell_families(self._ledger.totals()),
                 *state_families(self._choice, self._ledger.cells),
-                Family(name="spectune_lossy_tokens_total", kind="counter", about=LOSSY_TOKENS, samples=lossy),
-                Family(name="spectune_events_total", kind="counter", about="Events told.", samples=[({}, self._told)]),
+                MetricFamily(name="spectune_lossy_tokens_total", kind="counter", about=LOSSY_TOKENS, samples=lossy),
+                MetricFamily(
+                    name="spectune_events_total", kind="counter", about="Events told.", samples=[({}, self._told)]
+                ),
                 gauge("observations_waiting", "Observations that are not in the store yet.", waiting),
             ]
         )

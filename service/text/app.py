@@ -23,12 +23,12 @@ from ...runtime.generation import GenerationSettings
 from ...runtime.generator import Generator
 from ...runtime.requests import Request, Sampling, seed_behind
 from ...runtime.serving import Session
-from ...runtime.watch.prometheus import Family, exposition
+from ...runtime.watch.prometheus import MetricFamily, exposition
 from ...runtime.watch.watch import Watch
 from ..body import read_body, require_json
 from ..metrics import MEDIA_TYPE
 from ..problem import RETRY_S, ProblemError
-from ..settings import Settings
+from ..settings import ServiceSettings
 from .asked import AskedChat, AskedCompletion, AskedText, asked_of
 from .streaming import Streamed, events_of, require_decoded, unless_gone
 from .told import Form, TextResponse, error_of
@@ -66,7 +66,7 @@ class TextEndpoint:
     """One target, its session, and the requests of everybody."""
 
     def __init__(self, generator: Generator, settings: EndpointSettings) -> None:
-        self._generator, self._settings, self._bounds = generator, settings, Settings()
+        self._generator, self._settings, self._bounds = generator, settings, ServiceSettings()
         self._longest = 0
         self.worker = TextWorker(self._session, most=settings.most)
 
@@ -118,7 +118,9 @@ class TextEndpoint:
         told = exposition(
             [
                 _family("requests_open", "gauge", "Requests that run or wait.", self.worker.open),
-                Family(name="spectune_requests_total", kind="counter", about="Requests that ended.", samples=ended),
+                MetricFamily(
+                    name="spectune_requests_total", kind="counter", about="Requests that ended.", samples=ended
+                ),
                 _family("prompt_tokens_total", "counter", "Tokens of prompts.", served.prompt_tokens),
                 _family("cached_prompt_tokens_total", "counter", "Those not read anew.", served.cached_tokens),
                 _family("new_tokens_total", "counter", "Tokens of answers.", served.new_tokens),
@@ -236,8 +238,8 @@ class TextEndpoint:
         return found
 
 
-def _family(name: str, kind: Literal["counter", "gauge"], about: str, value: int) -> Family:
-    return Family(name=f"spectune_{name}", kind=kind, about=about, samples=[({}, float(value))])
+def _family(name: str, kind: Literal["counter", "gauge"], about: str, value: int) -> MetricFamily:
+    return MetricFamily(name=f"spectune_{name}", kind=kind, about=about, samples=[({}, float(value))])
 
 
 async def _refuse_path(request: HttpRequest, error: HTTPException) -> Response:

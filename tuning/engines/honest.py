@@ -13,7 +13,7 @@ from ...engines.base import PLAIN_LABEL
 from ...engines.bundle import Trial
 from ...engines.command import value_of
 from ...engines.counters import Counts
-from ...engines.load import Sampling
+from ...engines.load import SamplingParams
 from .tuned_server import ServerJob
 
 SLOTS = (
@@ -103,7 +103,7 @@ def temperature_of(command: Sequence[str]) -> float | None:
         return None
 
 
-def warnings_behind(loads: Sequence[NamedLoad], sampling: Sampling, basis: str = PLAIN_LABEL) -> Iterator[str]:
+def warnings_behind(loads: Sequence[NamedLoad], sampling: SamplingParams, basis: str = PLAIN_LABEL) -> Iterator[str]:
     """Yield warnings about loads that ran; `basis` is the name of those that the others are compared with."""
     busy = max((one.load.client_share for one in loads), default=0.0)
     if busy > BUSY:

@@ -28,7 +28,7 @@ from ...profiler.snapshot import place_or_id
 from ..paces import paces_of
 from ..request import Identities
 from ..steps import Guard, unguarded
-from ..timed import Timed, timed_on
+from ..timed import DeviceSurfaces, timed_on
 from .inputs import LOOKUP_ROLE, PLAIN_ROLE, ROLE, inputs_of_surfaces
 from .pooling import pooled
 from .record import workload_in
@@ -164,7 +164,7 @@ def _pooled(surfaces: Sequence[LatencySurface], records: EngineRecords) -> tuple
     return pooled(as_timed, walks), walks
 
 
-def _timed_before(plain: SurfaceRow, drafters: Mapping[str, ModelIdentity], timed: Timed) -> tuple[str, ...]:
+def _timed_before(plain: SurfaceRow, drafters: Mapping[str, ModelIdentity], timed: DeviceSurfaces) -> tuple[str, ...]:
     """Name the drafters timed by an earlier profile than plain decoding: drift is known only within one."""
     last = datetime.fromisoformat(plain.newest)
     names = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...profiler.prompts import Prompt
-from ...runtime.engines.measured import Chats, Load, MeasuredEngine
+from ...runtime.engines.measured import Chats, EngineLoad, MeasuredEngine
 from ..positions import UNLIMITED
 from ..turn_by_turn import turn_by_turn
 from .cut import cut_prompts
@@ -46,7 +46,7 @@ def engine_prompts(
 
 def _answers(engine: MeasuredEngine, chats: Chats, room: int, new_tokens: int, prompts: Sequence[Prompt]) -> list[str]:
     asked = _cut(engine, prompts, chats, room)
-    load = Load(concurrency=1, capacity=max(map(len, asked)) + new_tokens + 1)
+    load = EngineLoad(concurrency=1, capacity=max(map(len, asked)) + new_tokens + 1)
     with engine.started(None, load) as running:
         texts = [running.decode([ids], new_tokens)[0].tokens for ids in asked]
     return chats.decode(texts)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from ...engines.answers import Answer
+from ...engines.answers import RequestResult
 from ...engines.base import Start
 from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
@@ -88,7 +88,7 @@ def ran_of(trial: Trial, *repeats: Trial, pace: float = 0.0) -> Ran:
     )
 
 
-def speed_error(answers: Sequence[Answer]) -> float:
+def speed_error(answers: Sequence[RequestResult]) -> float:
     """Return the relative standard error of the tokens per second of answers, a ratio of two means."""
     if len(answers) < 2:
         return 0.1
@@ -98,7 +98,9 @@ def speed_error(answers: Sequence[Answer]) -> float:
     return float(np.sqrt((off**2).sum() * len(answers) / (len(answers) - 1)) / tokens.sum())
 
 
-def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer], pace: float = 0.0) -> tuple[float, float]:
+def paired_gain(
+    faster: Sequence[RequestResult], slower: Sequence[RequestResult], pace: float = 0.0
+) -> tuple[float, float]:
     """Return 90 % of the speed-up of some answers over others to the same prompts, by a bootstrap over prompts.
 
     Each side has an error of its own in its start's `pace`, relative.

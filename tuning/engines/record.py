@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...planner.records.recording import Text
 from ...profiler.records.acceptance import AcceptanceTrace, PromptTrace
-from ...runtime.engines.measured import Load, MeasuredEngine
+from ...runtime.engines.measured import EngineLoad, MeasuredEngine
 from ...runtime.requests import Request
 from ..recording.lookup_trace import lookup_trace
 from ..request import Identities
@@ -64,7 +64,7 @@ def engine_traces(
 def _texts(request: EngineRequest, engine: MeasuredEngine, prompts: Sequence[tuple[int, ...]]) -> list[Text]:
     slots = min(engine.facts.most_concurrency or SIDE_BY_SIDE, SIDE_BY_SIDE, len(prompts))
     found: list[Text] = []
-    load = Load(concurrency=slots, capacity=max(len(prompt) for prompt in prompts) + request.max_new_tokens + 1)
+    load = EngineLoad(concurrency=slots, capacity=max(len(prompt) for prompt in prompts) + request.max_new_tokens + 1)
     with engine.started(None, load) as running:
         for at in range(0, len(prompts), slots):
             given = [prompts[(at + slot) % len(prompts)] for slot in range(slots)]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...engines.answers import Answer
+from ...engines.answers import RequestResult
 from .honest import NamedLoad
 from .ran import paired_gain
 from .tune import Loaded
@@ -82,9 +82,9 @@ def _raced(concurrency: int, loads: Sequence[NamedLoad]) -> Raced:
     )
 
 
-def _joined(rounds: Sequence[list[Answer]]) -> list[Answer]:
+def _joined(rounds: Sequence[list[RequestResult]]) -> list[RequestResult]:
     """Return the answers of all rounds, each prompt once: times and tokens summed."""
-    found: dict[int, Answer] = {}
+    found: dict[int, RequestResult] = {}
     for answers in rounds:
         for one in answers:
             held = found.get(one.prompt)
@@ -92,8 +92,8 @@ def _joined(rounds: Sequence[list[Answer]]) -> list[Answer]:
     return list(found.values())
 
 
-def _summed(one: Answer, other: Answer) -> Answer:
-    return Answer(
+def _summed(one: RequestResult, other: RequestResult) -> RequestResult:
+    return RequestResult(
         prompt=one.prompt,
         ttft_ms=one.ttft_ms + other.ttft_ms,
         e2e_ms=one.e2e_ms + other.e2e_ms,
@@ -101,5 +101,5 @@ def _summed(one: Answer, other: Answer) -> Answer:
     )
 
 
-def _speed(answers: Sequence[Answer]) -> float:
+def _speed(answers: Sequence[RequestResult]) -> float:
     return 1000.0 * sum(one.tokens for one in answers) / sum(one.e2e_ms for one in answers)

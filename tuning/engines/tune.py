@@ -78,7 +78,7 @@ class Serving(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class TunedChoice:
     """A way at one concurrency: the `gain` over plain decoding, its 90 % over prompts, whether the bounds hold."""
 
     concurrency: int
@@ -98,8 +98,8 @@ class Tuned:
     """
 
     start: Start
-    choices: tuple[Choice, ...]
-    tried: tuple[Choice, ...]
+    choices: tuple[TunedChoice, ...]
+    tried: tuple[TunedChoice, ...]
     ways: Ways
     bundle: Bundle
     notes: tuple[str, ...]
@@ -178,7 +178,7 @@ class _Loads:
         single = self.single(*best_for_all(ways, self.request.bounds))
         return max([single, *tables], key=lambda start: self._score(start, ways))
 
-    def choices(self, start: Start) -> Iterator[Choice]:
+    def choices(self, start: Start) -> Iterator[TunedChoice]:
         for concurrency, own in self.ways().items():
             way = best_of(own, self.request.bounds)
             if self.serving.takes_table:  # one start serves them all
@@ -186,7 +186,7 @@ class _Loads:
                 way = next(one for one in own if one.length == length and one.source in (start.source, PLAIN))
             yield self.choice(concurrency, way, own[0])
 
-    def choice(self, concurrency: int, way: Served, plain: Served) -> Choice:
+    def choice(self, concurrency: int, way: Served, plain: Served) -> TunedChoice:
         cells = self._cells(concurrency)
         answers = {cell: [one for trial in own for one in trial.load.ended] for cell, own in cells.items()}
         gain = way.tokens_per_s / plain.tokens_per_s
@@ -195,7 +195,7 @@ class _Loads:
             interval = paired_gain(answers[way.source, way.length], answers[PLAIN, 0], self._pace())
         elif way.length:
             interval = way.interval[0] / plain.tokens_per_s, way.interval[1] / plain.tokens_per_s
-        return Choice(
+        return TunedChoice(
             concurrency=concurrency,
             way=way,
             plain=plain,

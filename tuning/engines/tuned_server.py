@@ -10,8 +10,8 @@ from ...engines.answers import LoadResult
 from ...engines.base import ServerEngine, Source, Start, written_files
 from ...engines.bundle import Bundle, Setup, digest_of
 from ...engines.command import hidden, typed
-from ...engines.load import Sampling, closed_loop
-from ...engines.server import Limits, Measured, Server, started
+from ...engines.load import SamplingParams, closed_loop
+from ...engines.server import Measured, Server, ServerTimeouts, started
 from ...engines.table import ENGINES
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.served import PLAIN
@@ -35,12 +35,12 @@ class ServerJob:
     engine: ServerEngine
     command: tuple[str, ...]
     prompts: Sequence[Prompt]
-    sampling: Sampling
+    sampling: SamplingParams
     concurrencies: tuple[int, ...]
     requests: int
     longest: int
     drafters: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerTimeouts = field(default_factory=ServerTimeouts)
     model: str = ""
     key: str = field(default="", repr=False)
     url: str = ""
@@ -155,11 +155,11 @@ class LoadedServer:
         return self.server.measure(prompts, self._sampling, rate=rate, seed=seed)
 
     @property
-    def _sampling(self) -> Sampling:
+    def _sampling(self) -> SamplingParams:
         job = self.job
         return replace(job.sampling, more={**job.engine.body(), **job.sampling.more})
 
-    def _warm_up(self, concurrency: int, sampling: Sampling) -> None:
+    def _warm_up(self, concurrency: int, sampling: SamplingParams) -> None:
         """Send short texts that no prompt begins with, as many as will be in flight."""
         texts = [
             Prompt(text=f"{number} {concurrency} warm-up: list the first prime numbers.")
@@ -175,7 +175,7 @@ def _renumbered(load: LoadResult, numbers: Sequence[int]) -> LoadResult:
 
 
 def job_of(
-    bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt], key: str, limits: Limits | None = None
+    bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt], key: str, limits: ServerTimeouts | None = None
 ) -> ServerJob:
     """Return the loads of a bundle for a command; RequestError where the bundle is of another one."""
     setup = bundle.setup
@@ -186,12 +186,12 @@ def job_of(
         engine=ENGINES[setup.engine],
         command=tuple(command),
         prompts=prompts,
-        sampling=from_json(Sampling, setup.sampling),
+        sampling=from_json(SamplingParams, setup.sampling),
         concurrencies=setup.concurrencies,
         requests=setup.requests,
         longest=setup.longest,
         drafters=dict(setup.drafters),
-        limits=limits or Limits(),
+        limits=limits or ServerTimeouts(),
         model=setup.command[1] if is_url else setup.model,
         key=key,
         url=setup.command[0] if is_url else "",

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import RequestError
 from ...profiler.drift import fit_drift
-from ...runtime.engines.measured import EngineCounters, Load, MeasuredEngine, RunningEngine, Sample
+from ...runtime.engines.measured import EngineCounters, EngineLoad, MeasuredEngine, RunningEngine, Sample
 from ...runtime.engines.setting import Setting
 
 SETTLE_S = 0.03  # threads of an engine that has just answered stop polling
@@ -95,7 +95,7 @@ class Stable:
             if same is not None:
                 return same
             concurrency = max(concurrency, self.most)
-        load = Load(concurrency=concurrency, capacity=self.capacity)
+        load = EngineLoad(concurrency=concurrency, capacity=self.capacity)
         return self._stack.enter_context(self.engine.started(setting, load))
 
     def counted(self, key: Key) -> EngineCounters:

@@ -40,7 +40,7 @@ class Better:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class FleetObservation:
     """What a fleet did in a span of time, against its plan.
 
     `tokens_per_round` is of rounds that draft, `planned` its 90 % interval; both None where nothing drafts.
@@ -118,7 +118,7 @@ class FleetWatch:
             raise MeasurementError("; ".join(failed))
         self._events += failed
 
-    def seen(self) -> Seen:
+    def seen(self) -> FleetObservation:
         """Return what was seen since the last call, or since `begin`; at first since the servers' start."""
         counts = [counts_of(page, self._names, self._model) for page in self._grown.values()] or [Counts()]
         found = self._judged(reduce(Counts.plus, counts))
@@ -147,7 +147,7 @@ class FleetWatch:
     def _names(self) -> CounterNames:
         return NAMES[self._engine]
 
-    def _judged(self, counts: Counts) -> Seen:
+    def _judged(self, counts: Counts) -> FleetObservation:
         shares = self._shares()
         ways = {at: self._way(one, counts) for at, one in self._expected.items()}
         self._note_lengths(counts)
@@ -163,7 +163,7 @@ class FleetWatch:
         mix = self._verdict("running batch", batch, (min(self._expected) / NEAR, max(self._expected) * NEAR))
         is_known = bool(base) or not any(length for _, length in ways.values())  # idle servers tell of no drafts
         gain, better = self._gain(ways, acceptance, shares) if is_known else (None, ())
-        return Seen(
+        return FleetObservation(
             servers=self._answered,
             generated=counts.generated or 0.0,
             tokens_per_round=tokens,

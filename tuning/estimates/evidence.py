@@ -10,12 +10,12 @@ from ...errors import DeviceError, MeasurementError
 from ...profiler.catalogue import Catalogued, catalogued
 from ...profiler.ceilings import known_ceilings, limits_here, measure_ceilings, remember_ceilings
 from ...profiler.device import detect_all
-from ...profiler.efficiency import Measured, calibrate
+from ...profiler.efficiency import MeasuredSurface, calibrate
 from ...profiler.lock import device_lock
 from ...profiler.records.architecture import Architecture
 from ...profiler.records.device import Device
 from ...profiler.records.efficiency import Efficiency
-from ...profiler.records.limits import Limits
+from ...profiler.records.limits import DeviceLimits
 from ...profiler.records.surface import LatencySurface
 from ...profiler.remembered import cache_folder
 from ...profiler.roofline import WHOLE_FORWARDS
@@ -37,7 +37,7 @@ class Group:
     device: Device
     regime: str
     dtype: str
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredSurface, ...]
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ def evidence_of(wanted: Catalogued, target: Architecture, dtype: str, regime: st
     return Evidence(efficiency=None, reasons=tuple(reasons))
 
 
-def limits_of(device: Device, dtype: str) -> Limits:
+def limits_of(device: Device, dtype: str) -> DeviceLimits:
     """Return a device's limits: measured if here (seconds, once per dtype), else published; or DeviceError."""
     ceilings = known_ceilings(device)
     is_known = ceilings is not None and any(product.dtype == dtype for product in ceilings.products)
@@ -90,12 +90,12 @@ def limits_of(device: Device, dtype: str) -> Limits:
 
 def _groups(store: Store, dtype: str | None = None, regime: str | None = None) -> Iterable[Group]:
     devices = {device.fingerprint: device for device in store.devices()}
-    found: dict[tuple[str, str, str], list[Measured]] = {}
+    found: dict[tuple[str, str, str], list[MeasuredSurface]] = {}
     for surface in store.surfaces(dtype=dtype, regime=regime):
         architecture = _architecture(store, surface)
         if architecture is not None and surface.device in devices:
             place = (surface.device, surface.regime, surface.dtype)
-            found.setdefault(place, []).append(Measured(surface=surface, architecture=architecture))
+            found.setdefault(place, []).append(MeasuredSurface(surface=surface, architecture=architecture))
     for (device, ran, number_format), measured in found.items():
         yield Group(device=devices[device], regime=ran, dtype=number_format, measured=tuple(measured))
 

@@ -24,7 +24,7 @@ LOCK_WAIT_S = 60.0  # a lost node's own process may live on for some seconds and
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class DeviceTurn:
     """One kind of device to be profiled: on its first node, or on the next if that is lost; it has at least one."""
 
     kind: str
@@ -36,7 +36,7 @@ class Turn:
         return self.nodes[0]
 
 
-def turns_of_cluster(address: str = "auto") -> tuple[Turn, ...]:
+def turns_of_cluster(address: str = "auto") -> tuple[DeviceTurn, ...]:
     """Return the turns of `profile_cluster`; DeviceError without Ray, a cluster, or a node that computes."""
     with joined(address) as cluster:
         return _turns(cluster, cluster.nodes())
@@ -70,8 +70,8 @@ class _Tasks:
     cluster: Cluster
     job: FleetJob
     tell: Tell
-    waiting: list[Turn]
-    running: dict[Task, Turn] = field(default_factory=dict)
+    waiting: list[DeviceTurn]
+    running: dict[Task, DeviceTurn] = field(default_factory=dict)
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
@@ -123,12 +123,12 @@ def _profile_here(job: FleetJob, node: Node, tell: Tell) -> Facts:
         return facts_of(job, request, store, finished, Quarters(node.label, tell), LOCK_WAIT_S)
 
 
-def _turns(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Turn, ...]:
+def _turns(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[DeviceTurn, ...]:
     """Return one turn per kind; the node itself is queried where neither Ray nor its operator names its kind."""
     asked = {node: cluster.start(_kind_here, node, node=node, cpus=0, gpus=0) for node in nodes if node.kind is None}
     told = {node: _kind_told(cluster, task) for node, task in asked.items()}
     kinds = by_kind([replace(node, kind=told.get(node, node.kind)) for node in nodes])
-    return tuple(Turn(kind=kind, nodes=alike) for kind, alike in kinds.items())
+    return tuple(DeviceTurn(kind=kind, nodes=alike) for kind, alike in kinds.items())
 
 
 def _kind_told(cluster: Cluster, task: Task) -> str | None:

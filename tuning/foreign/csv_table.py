@@ -37,7 +37,7 @@ MOST = 10**9  # tokens of a shape; more is a slip of the pen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CsvRow:
     """One line of the table; a column left empty is not among its texts."""
 
     line: int
@@ -82,7 +82,7 @@ def read_csv(text: str, beside: Path, given: Given) -> Records:
     line and column of a wrong value.
     """
     names = _Names(beside, given)
-    surfaces: dict[SurfaceKey, dict[Shape, list[Row]]] = {}
+    surfaces: dict[SurfaceKey, dict[Shape, list[CsvRow]]] = {}
     for row in _rows(text):
         shape = (row.count("batch", 1), row.count("context_tokens", 0), row.count("tokens", 1))
         surfaces.setdefault(names.surface_key(row), {}).setdefault(shape, []).append(row)
@@ -110,7 +110,7 @@ class _Names:
     def models(self) -> tuple[ModelIdentity, ...]:
         return tuple({model.key: model for model in self._models.values()}.values())
 
-    def surface_key(self, row: Row) -> SurfaceKey:
+    def surface_key(self, row: CsvRow) -> SurfaceKey:
         name = self._given.regime_name or row.texts.get("regime")
         if name is None:
             row.refuse("regime", "no name for how this was measured", "add the column or give --regime-name")
@@ -127,14 +127,14 @@ class _Names:
             attention=row.texts.get("attention", ""),
         )
 
-    def _device(self, row: Row) -> Device:
+    def _device(self, row: CsvRow) -> Device:
         facts = row.facts(DEVICE)
         if facts not in self._devices:
             with _said_of(f"line {row.line}, "):
                 self._devices[facts] = told_once("device", _device_of(facts), self._given.device)
         return self._devices[facts]
 
-    def _model(self, row: Row) -> ModelIdentity:
+    def _model(self, row: CsvRow) -> ModelIdentity:
         facts = row.facts(MODEL)
         if facts not in self._models:
             with _said_of(f"line {row.line}, "):
@@ -162,7 +162,7 @@ def _model_of(facts: Facts, beside: Path) -> ModelIdentity | None:
         return named.identity(beside)
 
 
-def _rows(text: str) -> Iterator[Row]:
+def _rows(text: str) -> Iterator[CsvRow]:
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [name.strip() for name in next(lines, [])]
@@ -188,14 +188,14 @@ def _check_columns(columns: Sequence[str]) -> None:
         raise RequestError(f"line 1: column {twice[0]} occurs twice; keep one of them")
 
 
-def _row(line: int, columns: Sequence[str], values: Sequence[str]) -> Row:
+def _row(line: int, columns: Sequence[str], values: Sequence[str]) -> CsvRow:
     if len(values) != len(columns):
         raise RequestError(f"line {line}: {len(values)} values for {len(columns)} columns; write one per column")
     texts = {name: value.strip() for name, value in zip(columns, values, strict=True)}
-    return Row(line=line, texts={name: value for name, value in texts.items() if value})
+    return CsvRow(line=line, texts={name: value for name, value in texts.items() if value})
 
 
-def _surface(key: SurfaceKey, cells: Mapping[Shape, Sequence[Row]]) -> LatencySurface:
+def _surface(key: SurfaceKey, cells: Mapping[Shape, Sequence[CsvRow]]) -> LatencySurface:
     return LatencySurface(
         device=key.device,
         model=key.model,
@@ -207,7 +207,7 @@ def _surface(key: SurfaceKey, cells: Mapping[Shape, Sequence[Row]]) -> LatencySu
     )
 
 
-def _cell(shape: Shape, rows: Sequence[Row]) -> Measurement:
+def _cell(shape: Shape, rows: Sequence[CsvRow]) -> Measurement:
     batch, context_tokens, tokens = shape
     failed = next((row for row in rows if "failure" in row.texts), None)
     if failed is None:

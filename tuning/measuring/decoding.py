@@ -34,7 +34,7 @@ class TimedRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DecodingRun:
     """What decoding a list of requests did, rounds in order.
 
     Each text's share of its rounds counts, not reading prompts, nor sequences decoded again to fill the slots.
@@ -179,7 +179,7 @@ def require_faultless(done: Round) -> None:
     raise ModelError(f"{who} failed and cannot be measured: {fault.reason}{remedy}")
 
 
-def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> Run:
+def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> DecodingRun:
     """Decode all requests, refilling free slots in order, and time every round.
 
     Prompts are read between rounds, outside the clock. With `keeps_full` every slot stays busy until all are decoded.
@@ -188,4 +188,4 @@ def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, k
     rounds: list[TimedRound] = []
     while refilled(feed, decoder):
         rounds.append(timed_step(decoder))
-    return Run(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in feed.sequences))
+    return DecodingRun(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in feed.sequences))

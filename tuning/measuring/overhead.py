@@ -95,7 +95,7 @@ def measure_overhead(
     losses = Losses()
     with clocked(family.drafters[drafter] if drafter and is_told else None) as drafted:
         is_hurried = is_told and math.isfinite(limit_s)
-        running = _Running(family, unending, drafter, batch, room, drafted, is_hurried=is_hurried)
+        running = _RunningDecoder(family, unending, drafter, batch, room, drafted, is_hurried=is_hurried)
         small = probes(drafter, FEWEST_PROBED) if is_hurried else setups  # the same kinds, whose rounds are shorter
         first = [running.step(setup) for setup in small if _is_run(setup.policy, family, drafter)]
         is_long = is_hurried and min(step.shortest_ms for step in first) >= LONG_FORWARD_MS
@@ -168,7 +168,7 @@ class _Step:
         return min(self.done.verify_ms, self.draft_ms / drafted) if drafted and self.draft_ms else self.done.verify_ms
 
 
-class _Running:
+class _RunningDecoder:
     _is_hurried = False  # whether time is limited
 
     def __init__(

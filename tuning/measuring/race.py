@@ -15,7 +15,7 @@ from ...runtime.decoder import Decoder
 from ...runtime.feed import Feed
 from ...runtime.requests import Request
 from ...runtime.transfer import wait_for
-from .decoding import Run, TimedRound, refilled, throughput, timed_step
+from .decoding import DecodingRun, TimedRound, refilled, throughput, timed_step
 
 
 class Entrant(Protocol):
@@ -75,10 +75,10 @@ class DecoderEntrant:
         return True
 
     @property
-    def run(self) -> Run:
+    def run(self) -> DecodingRun:
         """What was decoded, every round as it was timed."""
         texts = tuple(tuple(s.emitted) for s in self._feed.sequences)
-        return Run(batch=self._batch, rounds=tuple(self._rounds), texts=texts)
+        return DecodingRun(batch=self._batch, rounds=tuple(self._rounds), texts=texts)
 
     @property
     def settled(self) -> list[TimedRound]:

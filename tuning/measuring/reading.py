@@ -47,9 +47,9 @@ def measure_reading(
     """
     wanted = sorted(set(lengths))
     target, longest = family.target, wanted[-1]
-    readers = [_Reader(identities.target.key, target, partial(_by_target, target, longest))]
+    readers = [_PromptTimer(identities.target.key, target, partial(_by_target, target, longest))]
     for name, model in family.drafters.items():
-        readers.append(_Reader(identities.drafters[name].key, model, partial(_by_drafter, model, target, longest)))
+        readers.append(_PromptTimer(identities.drafters[name].key, model, partial(_by_drafter, model, target, longest)))
     allowed_ms = 1000.0 * budget_s / (len(readers) * len(wanted))
     drawn = np.random.default_rng(seed)
     for tokens in wanted:
@@ -61,7 +61,7 @@ def measure_reading(
     return tuple(reader.surface(device, dtype) for reader in readers if reader.cells)
 
 
-class _Reader:
+class _PromptTimer:
     def __init__(self, key: str, model: CausalModel, make: Callable[[], Read]) -> None:
         self._key, self._model, self._make = key, model, make
         self._read: Read | None = None

@@ -5,6 +5,9 @@ the same for all forwards: a lack of arithmetic slows large ones more. So a gaug
 one forward that matters, in visits as the profiler does, for about as long as others decode. The mean counts, as in the
 plan: what stalls the machine slows decoding, too.
 
+A drafter's forwards read fewer bytes and multiply less than the target's: where neighbours take the memory's bandwidth,
+forwards of one token slow by more than a verification. So one of each model that drafts is gauged, too.
+
 Where trees differ from round to round, plain rounds and those of the largest tree are gauged, each by its share. Sizes
 between are seldom timed by a profile: they cost what lies between their neighbours, and a kernel's edge does not.
 """
@@ -12,14 +15,19 @@ between are seldom timed by a profile: they cost what lies between their neighbo
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ...errors import MeasurementError
 from ...planner.plans.plan import PlanCell
+from ...planner.pricing.fed import reached_context
+from ...planner.pricing.table import cost_table
 from ...profiler.clock import Clock, clock_for, clock_in
 from ...profiler.records.excess import STALL
+from ...profiler.records.surface import LatencySurface
 from ...profiler.repeats import SETTLED
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes
+from ...runtime.shapes.runner import room_of
 
 TURN_MS = 60.0  # of visits in a turn: one of 10 ms would meet another mood than the turns beside it
 CALLS = 4  # timed in a turn at least, as one visit or as several
@@ -38,29 +46,34 @@ def gauged_sizes(cell: PlanCell) -> dict[int, float]:
     return {nodes: own for nodes, own in ((1, 1.0 - share), (most, share)) if own > 0.0}
 
 
-class SpeedProbe:
-    """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
+class ForwardProbe:
+    """Someone in a race who decodes nothing: it times one forward, whatever its share of work."""
 
-    def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:
-        """Prepare the forward of `nodes` tokens, root included; 1 is a plain round.
-
-        So it is where the cell knows no other forward's time (older plans), or verifies from an exit's states.
-        """
-        size = nodes if cell.run_ms and cell.policy.kind != "resumed" else 1
-        fed = cell.run_tokens[size]
+    def __init__(
+        self,
+        model: CausalModel,
+        role: str,
+        *,
+        batch: int,
+        context: int,
+        tokens: int,
+        profiled_ms: float,
+        clock: Clock | None = None,
+    ) -> None:
+        """Prepare a forward of `tokens` a sequence, which took `profiled_ms` when it was profiled."""
         shapes = ForwardShapes(
-            target,
+            model,
             identity="gauge",
-            dtype=str(target.dtype),
-            role="verify",
-            slots=cell.batch,
-            capacity=cell.context + fed,
+            dtype=str(model.dtype),
+            role=role,
+            slots=batch,
+            capacity=room_of(role, context, tokens),
         )
-        self.name = f"gauge of {fed} tokens"
-        self._batch, self.profiled_ms = cell.batch, cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms
-        self._call, self._wait = shapes.prepare(cell.batch, cell.context, fed), shapes.wait
-        own = clock_for(target.device.type, target.device.index or 0)
-        self._clock = clock or clock_in(own, target.regime)
+        self.name = f"gauge of {tokens} tokens" if role == "verify" else f"gauge of a {role} of {tokens} tokens"
+        self._batch, self.profiled_ms = batch, profiled_ms
+        self._call, self._wait = shapes.prepare(batch, context, tokens), shapes.wait
+        own = clock_for(model.device.type, model.device.index or 0)
+        self._clock = clock or clock_in(own, model.regime)
         self._ms: list[float] = []
 
     def advance(self, share: float) -> None:
@@ -88,6 +101,49 @@ class SpeedProbe:
         return statistics.fmean(min(ms, longest) for ms in self._ms)
 
 
-def pace_of(gauges: Sequence[tuple[SpeedProbe, float]]) -> float:
-    """Return the machine's pace by several forwards, each with its share of rounds."""
+class SpeedProbe(ForwardProbe):
+    """The probe of the forward that verifies a tree in a cell."""
+
+    def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:
+        """Prepare the forward of `nodes` tokens, root included; 1 is a plain round.
+
+        So it is where the cell knows no other forward's time (older plans), or verifies from an exit's states.
+        """
+        size = nodes if cell.run_ms and cell.policy.kind != "resumed" else 1
+        super().__init__(
+            target,
+            "verify",
+            batch=cell.batch,
+            context=cell.context,
+            tokens=cell.run_tokens[size],
+            profiled_ms=cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms,
+            clock=clock,
+        )
+
+
+def draft_probes(
+    cell: PlanCell, models: Mapping[str, CausalModel], surfaces: Mapping[str, LatencySurface]
+) -> list[tuple[ForwardProbe, float]]:
+    """Return a probe of one token for each model that drafts in a cell, and its forwards in a round.
+
+    Both go by name. Forwards are the predicted time of drafting over that of one; several models share it equally.
+    A model whose forward of one token was not profiled in its regime is left out.
+    """
+    found = []
+    for name in cell.drafters:
+        model, surface = models.get(name), surfaces.get(name)
+        if model is None or surface is None or model.regime != surface.regime:
+            continue
+        try:
+            context = reached_context(surface, cell.batch, cell.context)
+            table = cost_table(surface, cell.batch, context, (0, 1))
+        except MeasurementError:
+            continue
+        ms = float(table.row(cell.context)[1])
+        found.append(ForwardProbe(model, "draft", batch=cell.batch, context=cell.context, tokens=1, profiled_ms=ms))
+    return [(probe, cell.prediction.draft_ms / len(found) / probe.profiled_ms) for probe in found]
+
+
+def pace_of(gauges: Sequence[tuple[ForwardProbe, float]]) -> float:
+    """Return the machine's pace by several forwards, each with how often a round runs it."""
     return sum(one.profiled_ms * share for one, share in gauges) / sum(one.mean_ms * share for one, share in gauges)

@@ -22,7 +22,7 @@ from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.role import CAPTURED, EAGER, RESUME
 from ...profiler.records.surface import LatencySurface
-from ...profiler.session import Session
+from ...profiler.session import TimingSettings
 from ...runtime.models.drafter import role_of
 from ...runtime.models.formats import draft_role
 from ...runtime.models.forward import CausalModel
@@ -109,7 +109,7 @@ def time_surfaces(
         budget_s=request.budget_s,
         sink=sink,
         design=AdaptiveDesign(domains, held_out=request.held_out, value=worth),
-        session=Session(seed=request.seed, until=until),
+        session=TimingSettings(seed=request.seed, until=until),
         progress=lambda share: timing.progress("timing forwards", share),
     )
 
@@ -128,7 +128,7 @@ def runners_of(
     return runners
 
 
-class Timed(Protocol):
+class TimingRequest(Protocol):
     """What a runner needs to know of a request."""
 
     @property
@@ -148,7 +148,7 @@ class Timed(Protocol):
 
 
 def runner_for(
-    model: CausalModel, role: str, identity: str, request: Timed, domain: Domain, longest_context: int
+    model: CausalModel, role: str, identity: str, request: TimingRequest, domain: Domain, longest_context: int
 ) -> ShapeRunner:
     """Return the runner of one model in one role, with a cache for the largest shape where there is memory for it."""
     capacity = room_of(role, longest_context, domain.most_tokens)

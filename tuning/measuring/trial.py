@@ -32,7 +32,7 @@ class TrialCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ForwardTrial:
     """What a few forwards of every model took, at one context."""
 
     cells: tuple[TrialCell, ...] = ()
@@ -90,7 +90,7 @@ class Trial:
         return replace(domain, limits=tuple(limits), pools_rows=least_ms >= LONG_MS)
 
 
-def try_forwards(runners: Sequence[ShapeRunner], domains: Sequence[Domain]) -> Trial:
+def try_forwards(runners: Sequence[ShapeRunner], domains: Sequence[Domain]) -> ForwardTrial:
     """Time one forward of every doubling of tokens, up to where more cannot pay; what cannot run is left out."""
     cells: list[TrialCell] = []
     for number, (runner, domain) in enumerate(zip(runners, domains, strict=True)):
@@ -104,7 +104,11 @@ def try_forwards(runners: Sequence[ShapeRunner], domains: Sequence[Domain]) -> T
                 first_ms = first_ms or ms
                 if tokens >= FEWEST_TOKENS and ms > MOST_GAIN * first_ms:
                     break
-    return Trial(cells=tuple(cells)) if {cell.surface for cell in cells} == {*range(len(runners))} else Trial()
+    return (
+        ForwardTrial(cells=tuple(cells))
+        if {cell.surface for cell in cells} == {*range(len(runners))}
+        else ForwardTrial()
+    )
 
 
 def _timed_ms(runner: ShapeRunner, batch: int, context: int, tokens: int) -> float | None:

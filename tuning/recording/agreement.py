@@ -76,7 +76,7 @@ def _along(models: Mapping[str, CausalModel], request: Request, continuation: Se
     same, common = np.zeros((2, len(models), len(models)))
     prompt = request.prompt
     whole = [*prompt, *continuation[:-1]]
-    readers = [_Reader(model, len(prompt) + len(continuation), whole) for model in models.values()]
+    readers = [_ScoreReader(model, len(prompt) + len(continuation), whole) for model in models.values()]
     for reader in readers:
         reader.skip(prompt[:-1])
     told = [*prompt[-1:], *continuation[:-1]]  # behind each of these stands one token of the continuation
@@ -99,7 +99,7 @@ def _drawn(scores: torch.Tensor, request: Request, first: int) -> torch.Tensor:
     return with_noise(scores[None], [request], places[None])[0].argmax(-1)
 
 
-class _Reader:
+class _ScoreReader:
     def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
         self._model, self._read = model, 0
         self._features = model.along(text) if isinstance(model, EagleHead | RoundHead) else None

@@ -36,7 +36,7 @@ Text = tuple[Request, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class RecordingBudget:
     """The seconds for texts and drafters of one workload, `at_once` texts a group; the `fewest_texts` in any case."""
 
     limit_s: float

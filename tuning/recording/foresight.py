@@ -9,9 +9,9 @@ from ...runtime.models.block import RoundHead
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import reads_of
 from ...runtime.requests import Request
-from ..measuring.trial import Trial
+from ..measuring.trial import ForwardTrial
 from .continuations import SLOTS
-from .effort import FED, LEAST_AT_ONCE, TRIED_POSITIONS, Effort
+from .effort import FED, LEAST_AT_ONCE, TRIED_POSITIONS, RecordingBudget
 from .recipe import LEVELS
 
 WIDE = 512  # tokens that are read at once of a text
@@ -22,25 +22,25 @@ COMPARED_TEXTS = 2  # along which all models are compared
 class Foresight:
     """What a trial of forwards says of recording: of the target (surface 0) and the drafters behind it."""
 
-    trial: Trial
+    trial: ForwardTrial
     drafters: Sequence[CausalModel]
 
-    def effort(self, limit_s: float, fewest_texts: int, workloads: Sequence[Sequence[Request]]) -> Effort:
+    def effort(self, limit_s: float, fewest_texts: int, workloads: Sequence[Sequence[Request]]) -> RecordingBudget:
         """Return the effort for each of some workloads: its groups are smaller where a full one exceeds the limit."""
-        whole = Effort(limit_s=limit_s, fewest_texts=fewest_texts)
+        whole = RecordingBudget(limit_s=limit_s, fewest_texts=fewest_texts)
         if not self.trial.cells or all(self.least_s(requests, whole) <= limit_s for requests in workloads):
             return whole
         least = min(max(fewest_texts, LEAST_AT_ONCE), SLOTS)
-        return Effort(limit_s=limit_s, fewest_texts=fewest_texts, at_once=least)
+        return RecordingBudget(limit_s=limit_s, fewest_texts=fewest_texts, at_once=least)
 
-    def least_s(self, requests: Sequence[Request], effort: Effort) -> float:
+    def least_s(self, requests: Sequence[Request], effort: RecordingBudget) -> float:
         """Return the seconds of the texts that are recorded in any case, with the poorest trees."""
         upto = next(upto for upto in effort.groups(len(requests)) if upto >= min(effort.fewest_texts, len(requests)))
         groups = self._groups(requests[:upto], effort)
         trees_s = sum(self._drafted_s(drafter, requests[:upto], FED[LEVELS[-1]]) for drafter in self._drafters)
         return sum(map(self._decoded_s, groups)) + trees_s + self._around_s(requests)
 
-    def seconds(self, requests: Sequence[Request], effort: Effort) -> float:
+    def seconds(self, requests: Sequence[Request], effort: RecordingBudget) -> float:
         """Return the seconds of recording: until all texts are recorded, or time is up; narrow intervals end it before.
 
         0 without a trial.
@@ -65,7 +65,7 @@ class Foresight:
     def _drafters(self) -> range:
         return range(1, 1 + len(self.drafters))
 
-    def _groups(self, requests: Sequence[Request], effort: Effort) -> list[Sequence[Request]]:
+    def _groups(self, requests: Sequence[Request], effort: RecordingBudget) -> list[Sequence[Request]]:
         ends = list(effort.groups(len(requests)))
         return [requests[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 

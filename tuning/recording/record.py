@@ -28,7 +28,7 @@ from .portion import WHOLE, Portion
 from .recipe import Recipe
 from .recycling_pass import RecyclingTextPass
 from .text_pass import TextPass
-from .union import Layer, grow_union
+from .union import ExpandedLayer, grow_union
 
 AnyPass = TextPass | BlockTextPass | RecyclingTextPass
 
@@ -125,7 +125,7 @@ def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: In
     return NodeCache(drafter, own, joined, is_next[joined].argmax(axis=1))
 
 
-def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: list[Layer]) -> PromptTrace:
+def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: list[ExpandedLayer]) -> PromptTrace:
     positions = np.concatenate([layer.positions for layer in layers])
     order = np.argsort(positions, kind="stable")  # position by position, layers top down
 

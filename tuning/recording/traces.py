@@ -20,7 +20,7 @@ from ..request import Identities, ProfileRequest
 from ..steps import Progress
 from .agreement import pairwise_acceptance
 from .continuations import SLOTS, continuations
-from .effort import Effort
+from .effort import RecordingBudget
 from .lookup_trace import lookup_trace
 from .recipe import Recipe
 from .record import record_prompts
@@ -43,7 +43,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedTraces:
     """Per workload and temperature: a trace of every drafter, or of lookup alone, and how all models agree."""
 
     traces: tuple[AcceptanceTrace, ...]
@@ -75,13 +75,13 @@ def record_workloads(
     workloads: Sequence[Workload],
     identities: Identities,
     family: Family,
-    recipe: Recipe | Effort,
+    recipe: Recipe | RecordingBudget,
     parts: Parts,
     progress: Progress,
-) -> Recorded:
+) -> RecordedTraces:
     """Return every drafter's proposals along the target's continuations, or prompt lookup's, and how all models agree.
 
-    A recipe is recorded along all texts; an `Effort` limits the time. `parts` resume a stopped run.
+    A recipe is recorded along all texts; an `RecordingBudget` limits the time. `parts` resume a stopped run.
     """
     traces, pairwise = [], []
     for workload in workloads:
@@ -100,7 +100,7 @@ def record_workloads(
                 parts=own,
             )
         )
-    return Recorded(traces=tuple(traces), pairwise=tuple(pairwise))
+    return RecordedTraces(traces=tuple(traces), pairwise=tuple(pairwise))
 
 
 def trace_of(
@@ -142,7 +142,7 @@ def _recorded(
     workload: Workload,
     identities: Identities,
     family: Family,
-    recipe: Recipe | Effort,
+    recipe: Recipe | RecordingBudget,
     parts: Parts,
     progress: Progress,
 ) -> tuple[list[Text], list[AcceptanceTrace]]:

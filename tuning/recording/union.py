@@ -19,7 +19,7 @@ NO_NODES: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class ExpandedLayer:
     """Expanded nodes of one depth, row after row, (nodes,) each.
 
     Attributes:
@@ -37,7 +37,9 @@ class Layer:
     hit_ranks: Ints
 
 
-def grow_union(forest: NodeCache, strategies: Sequence[Strategy], continuation: Ints, positions: Ints) -> list[Layer]:
+def grow_union(
+    forest: NodeCache, strategies: Sequence[Strategy], continuation: Ints, positions: Ints
+) -> list[ExpandedLayer]:
     """Expand what any of the strategies asks about, without a view of the others; return the layers, the roots first.
 
     The forest holds one root per position, (rows,). After position t comes continuation[t + 1:]. Sequences that share
@@ -46,7 +48,7 @@ def grow_union(forest: NodeCache, strategies: Sequence[Strategy], continuation: 
     trees, rows = _Trees(forest, continuation, positions), np.arange(len(positions))
     layers = [trees.roots()]
     running = [
-        _Growing(strategy, own)
+        _StrategyGrowth(strategy, own)
         for strategy in strategies
         for own in (rows[:, None] if strategy.is_coupled(len(rows)) else rows[None])
     ]
@@ -71,7 +73,7 @@ class _Wanted(NamedTuple):
     ranks: Ints
 
 
-class _Growing:
+class _StrategyGrowth:
     """One strategy on its way down, and where its newest nodes are in the forest: (rows, width), -1 = none."""
 
     def __init__(self, strategy: Strategy, rows: Ints) -> None:
@@ -103,12 +105,12 @@ class _Trees:
         self._counts = np.ones(len(positions), dtype=np.int64)
         self._keys, self._places, self._hits = NO_NODES, NO_NODES, NO_NODES  # of the newest layer, by ascending key
 
-    def roots(self) -> Layer:
+    def roots(self) -> ExpandedLayer:
         rows = np.arange(len(self._positions))
         zeros = np.zeros(len(rows), dtype=np.int64)
         return self._taken(rows, rows, places=zeros, parents=zeros - 1, ranks=zeros, on_path=zeros == 0)
 
-    def enter(self, wanted: _Wanted, nodes: Ints) -> Layer:
+    def enter(self, wanted: _Wanted, nodes: Ints) -> ExpandedLayer:
         _, once = np.unique(wanted.rows * ROW + nodes, return_index=True)
         rows, ranks, nodes = wanted.rows[once], wanted.ranks[once], nodes[once]
         above = np.searchsorted(self._keys, rows * ROW + wanted.parents[once])
@@ -121,7 +123,9 @@ class _Trees:
             rows, nodes[order], places=places, parents=parents[order], ranks=ranks[order], on_path=on_path[order]
         )
 
-    def _taken(self, rows: Ints, nodes: Ints, *, places: Ints, parents: Ints, ranks: Ints, on_path: Bools) -> Layer:
+    def _taken(
+        self, rows: Ints, nodes: Ints, *, places: Ints, parents: Ints, ranks: Ints, on_path: Bools
+    ) -> ExpandedLayer:
         ahead = self._positions[rows] + 1 + self._depth
         is_known = ahead < len(self._continuation)
         truth = np.where(is_known, self._continuation[np.where(is_known, ahead, 0)], -1)
@@ -131,7 +135,7 @@ class _Trees:
         ascending = np.argsort(keys)
         self._keys, self._places, self._hits = keys[ascending], places[ascending], hits[ascending]
         self._depth += 1
-        return Layer(
+        return ExpandedLayer(
             positions=self._positions[rows],
             parents=parents,
             ranks=ranks,

@@ -25,14 +25,14 @@ FEW_NODES, FEW_CHILDREN, FEW_CANDIDATES = 8, 64, 256  # of a layer fed and recor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class CandidateBuffer:
     """Room for all candidates of all layers, in recorded order."""
 
     told: Tensor  # (batch, 3, candidates) int64: tokens (-1: NaN), parents (-1: root), depths
     scores: Tensor  # (batch, candidates) float32, path log-probabilities
 
     @classmethod
-    def room(cls, batch: int, candidates: int, device: torch.device) -> Recorded:
+    def room(cls, batch: int, candidates: int, device: torch.device) -> CandidateBuffer:
         """Return room for so many."""
         told = torch.empty((batch, 3, candidates), dtype=torch.int64, device=device)
         return cls(told=told, scores=torch.empty((batch, candidates), dtype=torch.float32, device=device))
@@ -52,7 +52,7 @@ class Frontier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerChildren:
     """All children of a frontier; candidate = slot * children + rank."""
 
     tokens: Tensor  # (batch, candidates) int64, contiguous
@@ -74,7 +74,7 @@ class Layer:
 
 
 def extend(
-    layer: Layer, recorded: Recorded, starts: Tensor, take: Tensor, *, width: int, written: int
+    layer: LayerChildren, recorded: CandidateBuffer, starts: Tensor, take: Tensor, *, width: int, written: int
 ) -> Frontier:  # fmt: skip
     """Record a layer; return its best candidates, of equal ones the first recorded, as the next forward's nodes.
 
@@ -104,7 +104,7 @@ def extend(
     return frontier
 
 
-def finish(layer: Layer, recorded: Recorded, drafts: int) -> Tensor:
+def finish(layer: LayerChildren, recorded: CandidateBuffer, drafts: int) -> Tensor:
     """Record the last layer; return the trees of the `drafts` best candidates of all, as `DeviceDraft.numbers`.
 
     That is (batch, 3 * (drafts + 1) + 1) int64: tokens, parents, depths, in recorded order after the root, and sizes.
@@ -122,13 +122,13 @@ def finish(layer: Layer, recorded: Recorded, drafts: int) -> Tensor:
     return numbers
 
 
-def _read_of(layer: Layer) -> tuple[Tensor, ...]:
+def _read_of(layer: LayerChildren) -> tuple[Tensor, ...]:
     if layer.above is None:
         return layer.tokens, layer.log_probs, layer.tokens, layer.log_probs
     return layer.tokens, layer.log_probs, layer.above.candidates, layer.above.scores
 
 
-def _shape_of(layer: Layer) -> dict[str, int | bool]:
+def _shape_of(layer: LayerChildren) -> dict[str, int | bool]:
     return {"padded": max(power_of_two(layer.tokens.shape[1]), FEW_CHILDREN), "is_first": layer.above is None}
 
 
