@@ -146,7 +146,6 @@ def plan(args: PlanArgs) -> None:
     from ..planner.plans.objective import parse_bound
     from ..planner.reasons.explain import out_of_reach
     from ..report.file import require_writable, write_whole
-    from .device import is_here
 
     if servers.is_server(args.engine, args.command, args.url, STRAY):
         _plan_server(args)
@@ -166,15 +165,22 @@ def plan(args: PlanArgs) -> None:
     if args.plot is not None:
         _draw(made.plan, args.plot)
     _print(made.plan, as_json=args.as_json, explain=args.explain)
+    _tell_made(args, made)
+    if missed := out_of_reach(made.plan):
+        number = made.number
+        unless = "" if number is None else f"; until it is retired, plan {number} counts: spectune retire {number}"
+        raise PlanError(missed + unless)
+
+
+def _tell_made(args: PlanArgs, made: Made) -> None:
+    """Say where a plan is, and what to do next."""
+    from .device import is_here
+
     written = "".join(f", written to {path}" for path in (args.output, args.plot) if path is not None)
     is_ours = args.target is not None and args.estimated is None and is_here(args.device)
     following = f"; next: spectune validate --target {args.target}" if is_ours else ""
     kept_as = f"plan {made.number}, kept in {made.store}" if made.store else "kept in no store"
     tell(args.settings, f"{kept_as}{written}{following}")
-    if missed := out_of_reach(made.plan):
-        number = made.number
-        unless = "" if number is None else f"; until it is retired, plan {number} counts: spectune retire {number}"
-        raise PlanError(missed + unless)
 
 
 def _plan_server(args: PlanArgs) -> None:

@@ -71,14 +71,18 @@ def measure(
         raise Interrupted(run.ordinal) from interrupt
     if settings.until < 1.0:
         return ()
-    if (times := run.tally.disturbance()) > MOST_DISTURBED:
+    _require_calm(run.tally)
+    surfaces = tuple(_surface(key, run.tally, number) for number, key in enumerate(keys))
+    sink.finish_surfaces(surfaces)
+    return surfaces
+
+
+def _require_calm(tally: Tally) -> None:
+    if (times := tally.disturbance()) > MOST_DISTURBED:
         raise MeasurementError(
             f"half of a forward's calls took {times:.0f} times as long as its fast ones, so these timings say nothing "
             "of the device; end what else runs on it (spectune doctor names it), then run this again with --fresh"
         )
-    surfaces = tuple(_surface(key, run.tally, number) for number, key in enumerate(keys))
-    sink.finish_surfaces(surfaces)
-    return surfaces
 
 
 def _keys(runners: Sequence[ShapeRunner], device: Device) -> list[SurfaceKey]:

@@ -49,9 +49,8 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     models = {name: model for name, model in recorded.items() if name not in beside}
     drafted = [trace for trace in together if trace.drafter_name in models]
     knots = _knots(texts_of(together[-1]))
-    done = estimate(
-        _wanted(request, models, knots, together), store, Identities(target=request.target, drafters=models)
-    )
+    identities = Identities(target=request.target, drafters=models)
+    done = estimate(_wanted(request, models, knots, together), store, identities)
     verify, *drafts = done.surfaces
     verify.require_ran()
     overhead, times, told = _host_time(request, verify, store)
