@@ -192,6 +192,7 @@ REPLAYED: tuple[TreePolicy, ...] = (
 )
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 def test_a_replay_draws_the_trees_that_decoding_drew(policy: TreePolicy, temperature: float) -> None:

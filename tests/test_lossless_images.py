@@ -92,6 +92,7 @@ def test_in_float32_too() -> None:
     assert found == [said_by_transformers(model, request) for request in requests]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", TREES)
 def test_trees_on_an_exit_change_no_output(kind: str, on_device: bool) -> None:

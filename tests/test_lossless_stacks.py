@@ -99,6 +99,7 @@ def handed_up(lengths: Many[int]) -> int:
     return per_forward * -(-lengths[0] // per_forward)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
 @pytest.mark.parametrize("lengths", [(4,), (4, 2), (7, 2), (5, 3, 2), (6, 6, 1)])
 def test_a_stack_of_the_target_itself_is_accepted_whole(lengths: tuple[int, ...], penalty: float) -> None:

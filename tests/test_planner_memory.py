@@ -126,6 +126,7 @@ def test_a_footprint_of_nothing_is_refused(wrong: tuple[int, int]) -> None:
         Footprint(weight_bytes=wrong[0], kv_bytes_per_token=wrong[1])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", POLICIES)
 def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str, on_device: bool) -> None:

@@ -42,7 +42,7 @@ def assert_same(found: DraftBatch, expected: DraftBatch) -> None:
 
 
 @pytest.mark.parametrize("room", [4, 256])
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_they_draft_what_each_drafts_by_itself(room: int, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:

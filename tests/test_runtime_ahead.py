@@ -117,6 +117,7 @@ def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     assert captured.others == 0
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_likely", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_is_launched_before_the_one_before_it_is_read_or_committed(
@@ -242,6 +243,7 @@ def test_a_capacity_that_just_suffices_suffices(kind: str) -> None:
     assert_same(captured.run(requests, always(setup)), expected, requests)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("tokens", [18, 19, 20, 21])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_round_ahead_writes_behind_the_end_of_a_cache(kind: str, tokens: int) -> None:

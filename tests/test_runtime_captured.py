@@ -92,6 +92,7 @@ def test_a_whole_draft_is_one_replay(kind: str) -> None:
     assert len(recorder.recorded) < len(rounds) / 2
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize(
     "policy",

@@ -122,6 +122,7 @@ def decoded(kind: str, *, on_device: bool | None = None) -> Watching:
     return drafter
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", ["chain", "eagle2", "talon", "cast", "opt-tree", "static"])
 def test_every_node_of_every_tree_is_what_the_formula_ranks_so(kind: str, on_device: bool) -> None:

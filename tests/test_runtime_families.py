@@ -222,6 +222,7 @@ def test_chains_longer_than_a_window_decode_to_what_transformers_generates(way: 
     assert max(kept for one in done.rounds for kept in one.kept) > 2  # some drafts were right
 
 
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize("policy", [ChainPolicy(length=WINDOW + 1), StaticPolicy(tree=BUSHY)])
 @pytest.mark.parametrize("name", FAMILIES)

@@ -41,6 +41,7 @@ GROWN = {kind: policy for kind, policy in POLICIES.items() if kind != "lookup"}
 GROWN["cast by survival"] = calibrated(GROWN["cast"])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kind", GROWN)

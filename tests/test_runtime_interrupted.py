@@ -131,6 +131,7 @@ def test_a_step_that_is_broken_off_loses_and_changes_nothing(
     assert_nothing_is_lost(monkeypatch, kind, PLACES[where], moment, is_done)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_step_that_is_broken_off_where_a_drafter_s_cache_moves_loses_nothing(
@@ -198,6 +199,7 @@ def cancelled_and_stepped(session: Session, handle: int) -> None:
     session.step()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize(
     ("place", "owner", "name"),

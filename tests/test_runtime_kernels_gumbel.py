@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(not has_triton(), reason="needs triton")
 SEEDS = torch.tensor([0, -1, 2**63 - 1, -(2**63), 123456789])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("vocabulary", [1, 24, CHUNK, 2 * CHUNK + 3])
 @pytest.mark.parametrize("places", [1, 4])
 def test_it_is_the_noise_of_the_host(places: int, vocabulary: int) -> None:

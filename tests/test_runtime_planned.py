@@ -20,6 +20,7 @@ GRIDS = [
 ]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("hysteresis", [1.0, 1.15, 1.6])
 @pytest.mark.parametrize("seed", range(3))

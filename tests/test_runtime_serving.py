@@ -209,6 +209,7 @@ def stop_in_the_middle(place: int, length: int = 3) -> tuple[str, str]:
     raise AssertionError(f"no string of {length} characters is new in the middle of {text!r}")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_stop_string_ends_text_and_tokens_where_plain_decoding_ends_them(kind: str, place: int) -> None:

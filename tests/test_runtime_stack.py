@@ -69,6 +69,7 @@ def chain_of(draft: DraftBatch, row: int) -> list[int]:
     return chain
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("siblings", [0, 2])
 @pytest.mark.parametrize("name", STACKS)
 def test_the_chain_is_the_first_drafters_own_by_transformers(name: str, siblings: int) -> None:
@@ -90,6 +91,7 @@ def test_siblings_are_the_first_drafters_next_best_tokens() -> None:
             assert set(draft.depths[row, 1 + 3 * depth : 4 + 3 * depth].tolist()) == {depth + 1}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", STACKS)
 def test_every_forward_is_one_that_playing_the_stack_token_by_token_runs(name: str, rows: int) -> None:

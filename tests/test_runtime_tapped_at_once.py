@@ -69,6 +69,7 @@ def layer_by_layer(model: LeanModel) -> LeanModel:
     return other
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("after", [(0,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("kind", STEPS)

@@ -209,6 +209,7 @@ def growing_plan(*, is_alike: bool) -> Plan:
     return replace(drafting_plan(), cells=tuple(cells))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_alike", [True, False])
 @pytest.mark.parametrize("context", [600, 1000, 1900, 2500, 5900])
 def test_a_promise_is_held_to_what_rounds_take_behind_other_contexts_than_its_cell_s(

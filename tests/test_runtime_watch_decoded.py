@@ -31,6 +31,7 @@ COPY = RoundSetup(policy=POLICIES["suffix tree"], drafter="lookup")
 CHAIN = RoundSetup(policy=ChainPolicy(length=2), drafter="small")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_text_tells_how_many_rounds_a_decoder_takes(policy: TreePolicy, temperature: float) -> None:

@@ -265,12 +265,14 @@ def assert_alike(
     assert any(told) == (grows and (isinstance(policy, ChainPolicy | Eagle2Policy)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("lengths", [[9], [1, 4], [3, 12, 7]], ids=str)
 @pytest.mark.parametrize("kind", GROWN)
 def test_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str, lengths: list[int]) -> None:
     assert_alike(head_of(), GROWN[kind], lengths, grows=False)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[9], [1, 12, 7]], ids=str)
 @pytest.mark.parametrize("kind", BEAMS)
@@ -292,6 +294,7 @@ def test_more_children_than_a_head_can_draft_are_found_step_by_step() -> None:
     assert_same(*drafts)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("samplings", SAMPLINGS)
 @pytest.mark.parametrize("kind", GROWN)
 def test_sampled_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str, samplings: str) -> None:
@@ -299,6 +302,7 @@ def test_sampled_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str,
     assert_alike(head, GROWN[kind], [3, 12, 7], SAMPLINGS[samplings], grows=False)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("samplings", SAMPLINGS)
 @pytest.mark.parametrize("kind", BEAMS)
 def test_a_whole_sampled_draft_is_grown_by_one_call(kind: str, samplings: str) -> None:

@@ -95,6 +95,7 @@ def test_a_run_of_fewer_texts_than_slots_has_no_speed() -> None:
         run.tokens_per_s  # noqa: B018
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kind", ["plain", *POLICIES])
 def test_every_setup_emits_the_targets_own_text_within_its_room(kind: str, batch: int) -> None:
