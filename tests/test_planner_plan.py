@@ -233,7 +233,7 @@ class TestACellAtAContextBetweenCells:
         plan = self.plan(same=False)
         found = plan.at_context(plan.cells[1], 60)
         assert found.prediction.round_ms == pytest.approx(80.0 * 20.0 / 30.0)
-        assert (found.context, found.plain.round_ms) == (60, pytest.approx(20.0))
+        assert found.context == 60 and found.plain.round_ms == pytest.approx(20.0)
 
     def test_beyond_all_cells_and_at_a_cell_the_cells_own_holds(self) -> None:
         plan = self.plan(same=True)
