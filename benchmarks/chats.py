@@ -35,11 +35,11 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.held import DecoderMaker
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.make_engine import DecoderMaker
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.sequence import Sequence as Decoded
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup
 from spectune.runtime.drafters.lookup import chains
 from spectune.runtime.drafters.protocol import CopiesPrefix, Drafter, ReadsAlong
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
-from spectune.runtime.requests import Request
-from spectune.runtime.requests import Sequence as Decoded
-from spectune.runtime.setup import PLAIN, RoundSetup
+from spectune.runtime.models.kv_cache import KeyValueCache
 
 NAN = "NaN"
 FLAWS = ("raises", "no memory", "another batch", "unknown tokens", NAN)

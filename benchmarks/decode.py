@@ -39,12 +39,12 @@ from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.feed import Feed
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always, plain_setup, setup_of
+from spectune.runtime.engine.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for

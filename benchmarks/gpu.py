@@ -56,7 +56,9 @@ from spectune.profiler.device import detect
 from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, plain_setup, setup_of
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.choices import Choices, GraphTimer, Work
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
@@ -65,8 +67,6 @@ from spectune.runtime.models.products import MOST_WEIGHTS, FusedProducts
 from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.random import load_random
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, plain_setup, setup_of
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tests.memory_journal import MemoryJournal
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family

@@ -28,9 +28,9 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
+from spectune.runtime.batch.step_config import RoundSetup
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.drafter_shapes import RECYCLING
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.race import race

@@ -30,13 +30,13 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import causal_model, load_pretrained
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tests.allocator import count_bytes
 from spectune.tuning.measuring.decoding import Family, decode_timed
 from spectune.tuning.parts import footprints_of

@@ -32,11 +32,11 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always, plain_setup, setup_of
 from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, decode_timed, names_of, room_for

@@ -29,15 +29,15 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.committed import accepted_by
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sampler import draws_of
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.draws import draws_of
+from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.step_output import accepted_by
 from spectune.runtime.models.bits import bits
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 

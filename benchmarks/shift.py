@@ -30,8 +30,8 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.strategies.naming import name_of
-from spectune.runtime.generator import Generator
-from spectune.runtime.setup import RoundSetup, plain_setup
+from spectune.runtime.batch.step_config import RoundSetup, plain_setup
+from spectune.runtime.engine.generator import Generator
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import Watch
 

@@ -43,11 +43,11 @@ from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.batch.faults import MOST_FAULTS
+from spectune.runtime.batch.step_config import RoundSetup, draft_room
 from spectune.runtime.drafters.protocol import CopiesPrefix
-from spectune.runtime.faults import MOST_FAULTS
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
-from spectune.runtime.setup import RoundSetup, draft_room
 from spectune.tests.allocator import count_bytes
 from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family

@@ -22,9 +22,9 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.inputs import inputs_of
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.race import DecoderEntrant, race

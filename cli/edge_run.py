@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from ..runtime.edge.device import EdgeRun
-    from ..runtime.transcript import Transcript
+    from ..runtime.engine.detokenizer import Transcript
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
@@ -89,12 +89,12 @@ def run(
     from ..runtime.edge.device import EdgeRun
     from ..runtime.edge.joining import joined
     from ..runtime.edge.patience import RetryPolicy
-    from ..runtime.generation import GenerationSettings
+    from ..runtime.engine.detokenizer import Transcript
+    from ..runtime.engine.prompts import request_of
+    from ..runtime.engine.settings import GenerationSettings
     from ..runtime.models.formats import draft_role
     from ..runtime.models.loading import load_model, load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
-    from ..runtime.prompt_ids import request_of
-    from ..runtime.transcript import Transcript
     from ..tuning.family import torch_device
 
     drafter = resolve_model(named)

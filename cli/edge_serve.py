@@ -85,7 +85,7 @@ def serve(
     from ..profiler.hub import resolve_model
     from ..runtime.edge.server import EdgeServer
     from ..runtime.edge.verification_queue import VerificationQueue
-    from ..runtime.ends import end_tokens
+    from ..runtime.engine.stop_tokens import end_tokens
     from ..runtime.models.loading import load_model, load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
     from ..tuning.edge import EdgeRequest, adviser_from_store

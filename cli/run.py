@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator as Pieces
     from collections.abc import Iterable
 
-    from ..runtime.choice import Choice
-    from ..runtime.committed import Round
-    from ..runtime.generation import Completion, GenerationSettings
-    from ..runtime.generator import Generator
-    from ..runtime.watch.protocol import RoundObserver
+    from ..runtime.engine.generator import Generator
+    from ..runtime.engine.observer import RoundObserver
+    from ..runtime.engine.settings import Completion, GenerationSettings
+    from ..runtime.engine.step_output import Round
+    from ..runtime.plan_choice import Choice
 
 
 UNPLANNED = (
@@ -135,10 +135,10 @@ def run(
         raise click.UsageError("--chat reads no --image; leave one of them out.")
     if not text:
         raise RequestError("the prompt is empty; write some text")
-    from ..runtime.generation import GenerationSettings
-    from ..runtime.images import ImagePrompt, read_image
-    from ..runtime.loader import load
-    from ..runtime.substitutes import in_brief
+    from ..runtime.batch.images import ImagePrompt, read_image
+    from ..runtime.engine.settings import GenerationSettings
+    from ..runtime.fallbacks import in_brief
+    from ..runtime.load import load
 
     wanted = GenerationSettings(**generation)
     turns = [{"role": "user", "content": text}]

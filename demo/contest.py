@@ -19,8 +19,8 @@ from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.lookup import TRANSFORMERS_LOOKUP
 from ..planner.strategies.naming import name_of
 from ..planner.strategies.plain import PlainPolicy
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import RoundSetup, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant
 from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge

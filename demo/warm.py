@@ -23,8 +23,8 @@ from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.plain import PlainPolicy
 from ..profiler.device import detect
 from ..profiler.remembered import cache_folder
+from ..runtime.batch.step_config import RoundSetup, always
 from ..runtime.models.loading import load_tokenizer
-from ..runtime.setup import RoundSetup, always
 from ..tuning.family import EXACT_DTYPE, load_family
 from ..tuning.measuring.decoding import decode_timed, names_of, room_for
 from ..tuning.prompts import requests_of

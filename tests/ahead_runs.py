@@ -11,15 +11,15 @@ from typing import Any, cast
 from torch import Tensor
 
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.graphed import GraphedModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY, POLICIES, Run, run
 from .repeated import Repeating, Repetition

@@ -22,14 +22,14 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter, LeavesStates, ReadsTarget
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.forward import CausalModel, LeftStates
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.models.kv_cache import KeyValueCache
 
 CAPACITY = 160
 PLAINLY = always(PLAIN)

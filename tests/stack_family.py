@@ -10,11 +10,11 @@ from functools import cache
 from transformers import PreTrainedModel
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
+from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY
 from .tiny_models import perturbed, plain_logits, tiny_llama

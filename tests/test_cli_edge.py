@@ -31,8 +31,8 @@ from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.edge.device import EdgeRun
+from spectune.runtime.engine.detokenizer import Transcript
 from spectune.runtime.models import loading
-from spectune.runtime.transcript import Transcript
 from spectune.tuning.edge import EdgeRequest, adviser_from_store
 from spectune.tuning.foreign.importing import read_import
 from spectune.tuning.foreign.told import Given

@@ -9,10 +9,10 @@ import pytest
 from spectune.cli.run import Pace
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, match_devices
-from spectune.runtime.choice import Choice, plainly
-from spectune.runtime.committed import Round
-from spectune.runtime.generation import Completion, GenerationSettings
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.engine.settings import Completion, GenerationSettings
+from spectune.runtime.engine.step_output import Round
+from spectune.runtime.plan_choice import Choice, plainly
 
 from .plans import plan_of
 from .synthetic import DEVICE

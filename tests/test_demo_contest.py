@@ -34,9 +34,9 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.prompts import Prompt
+from spectune.runtime.batch.step_config import PLAIN as PLAINLY
+from spectune.runtime.batch.step_config import RoundSetup
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import PLAIN as PLAINLY
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement
 from spectune.tuning.recording.recipe import Recipe, recipe_of

@@ -37,7 +37,7 @@ from spectune.planner.strategies import REGISTRY, policy_from_json, policy_to_js
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.batch.step_config import RoundSetup, always
 from tests.decoded_runs import CAPACITY, PLAINLY, random_requests, run
 from tests.synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 from tests.tiny_models import tiny_llama

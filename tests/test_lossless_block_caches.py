@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from spectune.planner.kernels.arrays import Ints
-from spectune.runtime.cache import FeatureCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.faults import Fault
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter_shapes import Kind
+from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference

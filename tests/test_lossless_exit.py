@@ -23,14 +23,14 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.exit import DOWN, ExitModel
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts

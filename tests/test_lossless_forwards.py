@@ -13,13 +13,13 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import (
     BUSHY,

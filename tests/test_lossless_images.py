@@ -19,20 +19,20 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.image_cache import ImageCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, Run, in_slots, run
 from .tiny_exits import exit_weights, tiny_exit
@@ -160,7 +160,7 @@ def prefill(text: tuple[int, ...]) -> torch.Tensor:
 
 
 def test_a_long_prompt_is_read_in_pieces_that_may_cut_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spectune.runtime.prefill.PREFILL_TOKENS", 3)
+    monkeypatch.setattr("spectune.runtime.engine.prefill.PREFILL_TOKENS", 3)
     assert run(TARGET, shown(REQUESTS)).outputs == theirs()
 
 

@@ -22,17 +22,17 @@ from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime import committed as committed_module
-from spectune.runtime import draws as draws_module
-from spectune.runtime import verifying as verifying_module
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch import sampler as draws_module
+from spectune.runtime.batch.noise import gumbel
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine import step_output as committed_module
+from spectune.runtime.engine import verification as verifying_module
+from spectune.runtime.engine.acceptance import Acceptance, accept
+from spectune.runtime.engine.prefill import Reading, read_on
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.prefill import Reading, read_on
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
-from spectune.runtime.walk import Acceptance, accept
 
 from .decoded_runs import BUSHY
 from .tiny_models import perturbed, tiny_llama

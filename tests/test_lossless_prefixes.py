@@ -20,8 +20,9 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.faults import MOST_FAULTS, PATIENCE, Fault
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -31,15 +32,14 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.drafting import Drafting
-from spectune.runtime.faults import MOST_FAULTS, PATIENCE, Fault
+from spectune.runtime.engine.drafting import Drafting
+from spectune.runtime.engine.prefill import Reading
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.block import BlockHead
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.prefill import Reading
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, in_slots, run
 from .fresh_states import worst_difference

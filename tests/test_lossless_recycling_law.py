@@ -12,11 +12,11 @@ import pytest
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.static import StaticPolicy
+from spectune.runtime.batch.sequence import Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import BUSHY
 from .test_lossless_law import Crowd, DroppedCorrection, SecondChance, Text, exact_law, install, p_value

@@ -20,20 +20,20 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
-from spectune.runtime.cache import FeatureCache, KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.anatomy import LayerWeights
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput, LeftStates
+from spectune.runtime.models.kv_cache import FeatureCache, KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.places import Place
 from spectune.runtime.models.tapped import TappedModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY, PADDED, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference

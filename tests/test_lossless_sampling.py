@@ -18,14 +18,14 @@ from spectune.planner.kernels.arrays import Ints
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime import verifying as verifying_module
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sampler import scored
+from spectune.runtime.batch.sequence import Request, Sampling, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.draws import scored
+from spectune.runtime.engine import verification as verifying_module
+from spectune.runtime.engine.prefill import Reading, read_on
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.prefill import Reading, read_on
-from spectune.runtime.requests import Request, Sampling, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import BUSHY, POLICIES, RankedDrafter, drafter_for, drafting, random_requests, run
 from .sampling_oracle import own_fields, processed_by_transformers

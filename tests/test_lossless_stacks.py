@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 
 from .decoded_runs import Run, random_requests, run
 from .pairwise import crossed

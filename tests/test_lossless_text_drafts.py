@@ -22,16 +22,16 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.text import batch_of
-from spectune.runtime import committed as committed_module
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine import step_output as committed_module
+from spectune.runtime.engine.acceptance import Acceptance
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, Schedule, always
-from spectune.runtime.walk import Acceptance
 
 from .decoded_runs import BUSHY, CAPACITY, PADDED, RecordingDrafter, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference

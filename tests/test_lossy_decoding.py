@@ -15,14 +15,14 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.lossy import LossyDraft
 from spectune.planner.strategies.stack import StackPolicy, stack_name
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.feed import Feed
-from spectune.runtime.lossy import accept_loosely, entropies_of
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.fly import accept_loosely, entropies_of
+from spectune.runtime.engine.step import Decoder, Round
 
 from .decoded_runs import CAPACITY, random_requests
 from .lossy_rules import fly_accept

@@ -37,14 +37,14 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.configuration import architecture_of
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models import projection
 from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import room_for
 
 from .allocator import count_bytes

@@ -25,14 +25,14 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.identity import identify, identify_config
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eyesight import eyesight_of, seeing_config
 from spectune.runtime.models.image_cache import IMAGES
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.parts import architecture_of, footprints_of
 
 from .allocator import count_bytes

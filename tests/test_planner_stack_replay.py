@@ -19,9 +19,9 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.stack_replay import StackReplay, agreement_of, replay_stack
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.engine.step import Round
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import Recorder

@@ -17,17 +17,17 @@ from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
 from spectune.runtime.ahead.captured import CapturedRounds, Ends
 from spectune.runtime.ahead.state import Told
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 from spectune.runtime.watch.counters import is_timed
 
 from .ahead_runs import KINDS, LLAMA, SKETCH, TARGET, Captured, Watched, eagerly, plainly, setup_of, told

@@ -21,16 +21,19 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.texts import TextState
-from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
 from spectune.runtime.ahead.captured import CapturedRounds, Ends, Launched
 from spectune.runtime.ahead.state import BatchState, Told
 from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch import sequence as text_module
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.sequence import Sequence as Decoded
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.trees import agree_with_end
@@ -41,9 +44,6 @@ from spectune.runtime.models.kernels.text_runs import HeldTexts
 from spectune.runtime.models.kernels.text_trees import LONGEST, MOST_PLACES, Growing, grow_behind
 from spectune.runtime.models.kernels.tree_sight import bits_of_parents
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.requests import Sequence as Decoded
-from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
 from .decoded_runs import CAPACITY, PADDED, Run, in_slots, random_requests, run

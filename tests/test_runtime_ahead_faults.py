@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spectune.runtime.decoder import Round
-from spectune.runtime.faults import MOST_FAULTS
+from spectune.runtime.batch.faults import MOST_FAULTS
+from spectune.runtime.batch.step_config import always
+from spectune.runtime.engine.step import Round
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import always
 
 from .ahead_runs import KINDS, SKETCH, Captured, eagerly, plainly, setup_of, told
 from .decoded_runs import Run, random_requests

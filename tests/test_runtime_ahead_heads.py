@@ -13,9 +13,11 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.models.eagle import parents_of
 from spectune.runtime.models.eagle_shape import Form
@@ -24,8 +26,6 @@ from spectune.runtime.models.graphed import GraphedModel, as_loaded
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.tapped import TappedModel, tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 
 from .ahead_runs import Watched, plainly, told
 from .decoded_runs import CAPACITY, POLICIES, Run, random_requests, run

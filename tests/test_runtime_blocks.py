@@ -11,16 +11,16 @@ import torch
 from spectune.errors import ModelError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.block import Block, Levels, MedusaHeads
 from spectune.runtime.models.ctc import Frames
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_blocks import (

@@ -10,12 +10,12 @@ from starlette.testclient import TestClient
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
-from spectune.runtime.choice import Choice
-from spectune.runtime.generation import Completion, GenerationSettings
-from spectune.runtime.generator import Generator
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.detokenizer import Transcript, decoded
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.settings import Completion, GenerationSettings
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.transcript import Transcript, decoded
+from spectune.runtime.plan_choice import Choice
 from spectune.service.text.app import EndpointSettings, TextEndpoint
 
 from .fallback_tokenizer import fallback_tokenizer

@@ -15,18 +15,18 @@ from spectune.planner.strategies.base import LATE, MOST_CAPTURED, widths_on_gpu
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, Schedule, always, draft_room
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.growth.captured import CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, Schedule, always, draft_room
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
 from .pairwise import crossed

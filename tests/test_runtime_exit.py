@@ -15,20 +15,20 @@ from spectune.errors import ModelError
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.profiler.records.model import ModelIdentity
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter, model_drafter
 from spectune.runtime.drafters.stack import named_stack
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter import load_exit, require_drafter_of, role_of
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import DOWN, UP
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.shapes import runner_of
 from spectune.training.exit import save_exit
 

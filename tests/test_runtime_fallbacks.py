@@ -23,10 +23,10 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.generator import Generator
-from spectune.runtime.loader import load
-from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import models_of
+from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.fallbacks import models_of
+from spectune.runtime.load import load
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import Watch
 

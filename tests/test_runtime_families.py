@@ -17,14 +17,14 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.configuration import windows_of
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import BUSHY, CAPACITY, RankedDrafter, drafting, run
 from .tiny_models import FAMILIES, SIZES, WINDOW, generated, perturbed, plain_logits, random_model, tiny_model

@@ -18,18 +18,18 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.faults import MOST_FAULTS, PATIENCE, is_out_of_memory, require_sound
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.faults import MOST_FAULTS, PATIENCE, is_out_of_memory, require_sound
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import BUSHY
 from .tiny_models import tiny_llama

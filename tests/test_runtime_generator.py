@@ -20,15 +20,15 @@ from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.prompts import Message
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Round
-from spectune.runtime.generation import Completion, GenerationOptions, GenerationSettings
-from spectune.runtime.generator import Generator
-from spectune.runtime.held import DecoderMaker, HeldDecoder
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.settings import Completion, GenerationOptions, GenerationSettings
+from spectune.runtime.engine.step import Round
+from spectune.runtime.make_engine import DecoderMaker, HeldDecoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.plan_choice import Choice
 from spectune.runtime.watch.watch import Watch
 
 from .plans import plan_of

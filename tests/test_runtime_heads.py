@@ -12,15 +12,15 @@ from spectune.errors import ModelError
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel, tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_heads import DRAFTED, exact_logits, head_weights, tiny_head

@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime import verifying
+from spectune.runtime.batch.noise import gumbel
+from spectune.runtime.batch.sampler import draws_of
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.draws import draws_of
+from spectune.runtime.engine import verification as verifying
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.forward import Draws
 from spectune.runtime.models.kernels.host_draws import drawn_from
 from spectune.runtime.models.kernels.host_noise import draw_noise
 from spectune.runtime.models.kernels.host_scores import BLOCK
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import CAPACITY, Run, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama

@@ -14,17 +14,17 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from spectune.planner.records.draft import DraftBatch
-from spectune.runtime import verifying
-from spectune.runtime.committed import accepted, accepted_by
+from spectune.runtime.batch.sampler import best_tokens, draws_of, greedy_draws
+from spectune.runtime.batch.sampling import draft_scores
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters import host_pass
-from spectune.runtime.draws import best_tokens, draws_of, greedy_draws
+from spectune.runtime.engine import verification as verifying
+from spectune.runtime.engine.step_output import accepted, accepted_by
 from spectune.runtime.growth import draft as growth_draft
 from spectune.runtime.growth.draft import children_here, children_of, drawn_children_here
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.kernels.host_scores import BLOCK, FEW, best_of
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.sampling import draft_scores
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama

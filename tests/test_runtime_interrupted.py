@@ -9,17 +9,17 @@ from unittest import mock
 
 import pytest
 
-from spectune.runtime import admission as admission_file
-from spectune.runtime import verifying as verifying_file
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafting import Drafting
-from spectune.runtime.faults import Fault
-from spectune.runtime.generation import Event, GenerationSettings
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.transcript import Transcript
-from spectune.runtime.verifying import Verifying
+from spectune.runtime.engine import scheduler as admission_file
+from spectune.runtime.engine import verification as verifying_file
+from spectune.runtime.engine.detokenizer import Transcript
+from spectune.runtime.engine.drafting import Drafting
+from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.settings import Event, GenerationSettings
+from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.verification import Verifying
 
 from .pairwise import crossed
 from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from spectune.runtime.batch.sampling import with_top_p
 from spectune.runtime.models.kernels import nucleus
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.nucleus import TILE, WARPS, nucleus_of
-from spectune.runtime.sampling import with_top_p
 
 from .compiled_kernels import CAPABILITIES, compiled_for
 from .interpreted import launch

@@ -30,15 +30,18 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.runtime import draws, transfer
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch import sampler as draws
+from spectune.runtime.batch import transfer
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
@@ -48,8 +51,6 @@ from spectune.runtime.models.pivots import PivotClassifier
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 
 from .ahead_runs import KINDS as RUN_AHEAD
 from .ahead_runs import LEAN_TREES

@@ -14,17 +14,17 @@ import torch
 from spectune.errors import ModelError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.noise import gumbel
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter, recycled_children
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter import role_of
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import UNKNOWN, RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_models import tiny_llama

@@ -22,9 +22,9 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.wire import from_json
 from spectune.report.site.kept import kept_cells
-from spectune.runtime.choice import Choice
-from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import alternative_setup, with_rivals
+from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.fallbacks import alternative_setup, with_rivals
+from spectune.runtime.plan_choice import Choice
 from spectune.runtime.watch.guard import DRAFTED_BURST, PLAIN_BURST, SIDE, UNSETTLED, Guard, Switch, Way
 from spectune.runtime.watch.ledger import Subject
 from spectune.runtime.watch.observations import ObservationWriter

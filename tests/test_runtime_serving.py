@@ -15,20 +15,20 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.generation import Completion, Event, GenerationOptions, GenerationSettings
-from spectune.runtime.generator import Generator
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.observer import RoundObserver
+from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.settings import Completion, Event, GenerationOptions, GenerationSettings
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.watch.protocol import RoundObserver
+from spectune.runtime.plan_choice import Choice
 
 from .decoded_runs import BUSHY
 from .plans import plan_of

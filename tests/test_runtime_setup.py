@@ -7,7 +7,7 @@ import pytest
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
 
 PADDED = RoundSetup(policy=ChainPolicy(length=3), drafter="d", run_tokens=(0, 2, 2, 8))
 

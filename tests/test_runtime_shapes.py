@@ -15,15 +15,15 @@ from spectune.profiler.device import detect
 from spectune.profiler.domain import Domain
 from spectune.profiler.latency import measure
 from spectune.profiler.protocols import ShapeRunner
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.runtime.shapes.forwards import tree_layer, whole_tree
 

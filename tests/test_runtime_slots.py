@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from spectune.planner.records.slots import Slots
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.step import Decoder
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests
 from .tiny_models import tiny_llama

@@ -12,8 +12,8 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import match_devices
-from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import in_brief, with_substitutes
+from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.fallbacks import in_brief, with_substitutes
 
 from .watched_rounds import choice_of, drafting_plan
 

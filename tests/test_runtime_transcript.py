@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from spectune.runtime.transcript import REPLACEMENT as UNFINISHED
-from spectune.runtime.transcript import WINDOW, Transcript
+from spectune.runtime.engine.detokenizer import REPLACEMENT as UNFINISHED
+from spectune.runtime.engine.detokenizer import WINDOW, Transcript
 
 from .fallback_tokenizer import fallback_tokenizer
 from .tiny_family import byte_tokenizer

@@ -12,17 +12,17 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.sequence import Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.faults import Fault
-from spectune.runtime.generator import Generator
-from spectune.runtime.requests import Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.warming import WarmUp
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.warmup import WarmUp
+from spectune.runtime.plan_choice import Choice
 
 from .ahead_runs import SMALL, TARGET, Captured, setup_of
 from .decoded_runs import CAPACITY, PADDED, Run, random_requests

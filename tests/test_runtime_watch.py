@@ -15,9 +15,9 @@ from spectune.planner.plans.schedule import promised_contexts
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, Difference
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.choice import Choice
-from spectune.runtime.faults import Fault
-from spectune.runtime.setup import PLAIN, RoundSetup
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup
+from spectune.runtime.plan_choice import Choice
 from spectune.runtime.watch.ledger import Ledger, Subject
 from spectune.runtime.watch.observations import ObservationWriter
 from spectune.runtime.watch.options import WatchOptions

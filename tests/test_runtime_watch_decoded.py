@@ -8,12 +8,12 @@ from scipy.stats import binom
 
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.runtime.batch.sequence import Sequence
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.stopwatch import Stopwatch
 from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.fallbacks import with_rivals
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.stopwatch import Stopwatch
-from spectune.runtime.substitutes import with_rivals
 from spectune.runtime.watch.contest import FIRST, LEAST_LOSS, LEAST_SAVED, Contest
 from spectune.runtime.watch.decoded import DecodedTexts, is_told_by_texts, rounds_along, stretches_by
 from spectune.runtime.watch.guard import DRAFTED_BURST, Guard, Way

@@ -21,13 +21,13 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.choice import Choice
-from spectune.runtime.generation import GenerationSettings
-from spectune.runtime.generator import Generator
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.settings import GenerationSettings
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.plan_choice import Choice
 from spectune.service.server import Listening
 from spectune.service.text.app import EndpointSettings, TextEndpoint
 from spectune.service.text.server import require_key

@@ -23,17 +23,17 @@ from spectune.planner.lossy.quality import ends_with
 from spectune.planner.records.image_ids import IMAGE_IDS
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.prompts import answers_of, read_prompts
-from spectune.runtime.choice import plainly
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.images import ImagePrompt, read_image
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter
-from spectune.runtime.generator import Generator
-from spectune.runtime.images import ImagePrompt, read_image
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.plan_choice import plainly
 from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _Job, train_exit
 from spectune.training.language_model import TrainingSettings
 from spectune.training.own_run import own_prompts

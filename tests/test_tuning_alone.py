@@ -10,11 +10,11 @@ import torch
 
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler import clock as profiler_clock
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.engine.step import Round
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring.alone import Alone
 from spectune.tuning.measuring.decoding import Family
 

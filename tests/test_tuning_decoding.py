@@ -9,10 +9,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import RequestError
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.step import Round
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring.decoding import LOOKUP, Family, Run, TimedRound, counted, decode_timed, room_for
 
 from .decoded_runs import POLICIES, random_requests

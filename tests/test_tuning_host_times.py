@@ -13,13 +13,13 @@ from spectune.planner.strategies import REGISTRY
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
-from spectune.runtime.committed import Committed
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.step_output import Committed
+from spectune.runtime.engine.verification import Verifying
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.verifying import Verifying
 from spectune.tuning.measuring import host_times as module
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.host_times import HostTimes, host_times

@@ -15,11 +15,11 @@ from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.role import CAPTURED
-from spectune.runtime.feed import Feed
-from spectune.runtime.loader import load
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.load import load
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import Family, refilled
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import Profile, profile

@@ -21,15 +21,15 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.host_line import HYBRID
 from spectune.profiler.records.overhead import OverheadSample
-from spectune.runtime import stopwatch
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch import stopwatch
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.step import Decoder, Round
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family, room_for

@@ -9,10 +9,10 @@ import pytest
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.excess import STALL
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.engine.step import Round
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import race as race_module
 from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
 from spectune.tuning.measuring.race import DecoderEntrant, race, undisturbed_ms

@@ -33,10 +33,10 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.calibration import SurvivalCurve
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.engine.step import Round
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe

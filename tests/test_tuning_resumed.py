@@ -24,15 +24,15 @@ from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.role import RESUME
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter
+from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_config
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import ForwardInput, LeftStates
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.training.cards import save_weights
 from spectune.tuning.documents import PlanFiles, inputs_from_files

@@ -10,11 +10,11 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Round
-from spectune.runtime.faults import Fault
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.engine.step import Round
+from spectune.runtime.plan_choice import Choice
 
 from .plans import plain_cell, plan_of
 from .synthetic import model

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 from ..errors import TrainingError
 from ..planner.strategies.chain import ChainPolicy
-from ..runtime.decoder import Decoder, Round
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import RoundSetup, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.feed import Feed
+from ..runtime.engine.feed import Feed
+from ..runtime.engine.step import Decoder, Round
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, draft_room
 
 SLOTS = 8  # sequences decoded at once
 DRAFTER = "the drafter"  # its name in the rounds that try it out

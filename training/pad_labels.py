@@ -30,13 +30,13 @@ from ..planner.records.pad_rule import PadRule
 from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
 from ..profiler.records.model import ModelIdentity
-from ..runtime.decoder import Decoder
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.feed import Feed
+from ..runtime.engine.feed import Feed
+from ..runtime.engine.step import Decoder
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
-from ..runtime.requests import Request
-from ..runtime.setup import PLAIN, RoundSetup, always, draft_room
 from .acceptance import DRAFTER, require_faultless
 
 SLOTS = 64  # sequences decoded at once

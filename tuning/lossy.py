@@ -21,14 +21,14 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
-from ..runtime.faults import memory_for
-from ..runtime.loader import require_recorded
+from ..runtime.batch.faults import memory_for
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import RoundSetup, always
+from ..runtime.load import require_recorded
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.layout import lay_out_text
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.pivots import require_pivots_of
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always
 from .conversations import with_own_answers
 from .family import identify_all, load_family, torch_device
 from .measuring.decoding import Family, Run, decode_timed, names_of, room_for

@@ -24,13 +24,13 @@ from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..profiler.remembered import cache_folder
+from ..runtime.batch.faults import memory_for
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import RoundSetup, always, plain_setup, setup_of
 from ..runtime.engines.regime import measured_in
-from ..runtime.faults import memory_for
-from ..runtime.loader import require_recorded
+from ..runtime.load import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for

@@ -14,17 +14,17 @@ from ...planner.records.draft import ROOT_TOKEN
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.hybrid import HybridPolicy
-from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws, DrawKind
+from ..batch.captured_sampler import DeviceDraws, DrawKind
+from ..batch.sequence import Sequence
+from ..batch.step_config import RoundSetup
+from ..batch.stopwatch import Moment
+from ..batch.transfer import Landing, host_memory
 from ..growth.captured import CapturedGrowth, RecordedDraft
 from ..growth.grow import roots_on_device
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels.best_tokens import best_of, is_supported
-from ..requests import Sequence
-from ..setup import RoundSetup
-from ..stopwatch import Moment
-from ..transfer import Landing, host_memory
+from ..models.kv_cache import KeyValueCache
 from .acceptance import end_round, sight_of
 from .state import DONE, DRAFTED, LAUNCHED, BatchState, Told, told_of
 from .texts import Copies

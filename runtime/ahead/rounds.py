@@ -17,14 +17,14 @@ import torch
 from ...planner.strategies.hybrid import HybridPolicy
 from ...planner.strategies.naming import name_of
 from ...planner.strategies.plain import PlainPolicy
-from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws, draws_ahead, kind_of
+from ..batch.captured_sampler import DeviceDraws, draws_ahead, kind_of
+from ..batch.faults import Fault, is_out_of_memory, reason_of
+from ..batch.sequence import Sequence
+from ..batch.step_config import RoundSetup
 from ..drafters.protocol import DraftsAhead
-from ..faults import Fault, is_out_of_memory, reason_of
 from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
-from ..requests import Sequence
-from ..setup import RoundSetup
+from ..models.kv_cache import KeyValueCache
 from .captured import CapturedRounds, Key, Launched
 from .state import Told
 from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels

@@ -13,16 +13,16 @@ from ...errors import ModelError
 from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy, drafting
-from ..cache import KeyValueCache
+from ..batch.sequence import Sequence
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates, UnlaidBeam, UnlaidNodes
 from ..models.graphed import GraphedModel, as_loaded
+from ..models.kv_cache import KeyValueCache
 from ..models.layout import lay_out
 from ..models.recycling import RecyclingHead
 from ..models.whole_head import TargetStates
-from ..requests import Sequence
 from .block import BlockDrafter
 from .features import NOT_ATTACHED, FeatureDrafter, GivenFeatures
 from .host_pass import Found

@@ -12,10 +12,10 @@ from ...planner.strategies import TreePolicy
 from ...planner.strategies.hybrid import HybridPolicy
 from ...planner.strategies.text import PADDING
 from ...planner.strategies.texts import Texts
-from ..cache import KeyValueCache
+from ..batch.sequence import Sequence
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
-from ..requests import Sequence
+from ..models.kv_cache import KeyValueCache
 from .model import ModelDrafter
 from .protocol import LeavesStates, ReadsTarget, asked_of
 

@@ -11,7 +11,7 @@ from ...planner.records.draft import DraftBatch, chains_of
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.text import TextPolicy
 from ...planner.strategies.texts import Texts
-from ..requests import Sequence
+from ..batch.sequence import Sequence
 
 
 class LookupDrafter:

@@ -13,8 +13,9 @@ from ...planner.records.draft import DraftBatch
 from ...planner.records.room import READ_TOGETHER
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
-from ..cache import KeyValueCache
-from ..draws import drafted_draws, is_unpenalised
+from ..batch.sampler import drafted_draws, is_unpenalised
+from ..batch.sampling import draft_scores
+from ..batch.sequence import Sequence
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
@@ -22,9 +23,8 @@ from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
 from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
 from ..models.graphed import GraphedModel
+from ..models.kv_cache import KeyValueCache
 from ..models.layout import PREFILL_TOKENS, Masks, chain_sight, lay_out, seen_by
-from ..requests import Sequence
-from ..sampling import draft_scores
 from .host_pass import DraftPass, Found, prepare
 from .one_call import beam_of, grown_by, nodes_behind
 

@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy, drafting
-from ..cache import KeyValueCache
+from ..batch.sequence import Sequence
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
-from ..requests import Sequence
+from ..models.kv_cache import KeyValueCache
 
 
 class Drafter(Protocol):

@@ -14,9 +14,9 @@ from ...planner.strategies import TreePolicy
 from ...planner.strategies.naming import LOOKUP
 from ...planner.strategies.stack import JOINT, StackPolicy, stack_name
 from ...planner.strategies.texts import TextState
+from ..batch.sequence import Sequence
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target
-from ..requests import Sequence
 from .level import Ahead, Pick, StackLevel
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from ...errors import RequestError
 from ...planner.edge.setting import BatchRule
-from ..prefill import Reading
-from ..reason import told
-from ..requests import Sequence
-from ..walk import borne_out
+from ..batch.reason import told
+from ..batch.sequence import Sequence
+from ..engine.acceptance import borne_out
+from ..engine.prefill import Reading
 from .messages import VERSION, Answer, Close, Draft, FromServer, Hello, Open, Refused, Welcome
 from .verifier import EdgeVerifier
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from ...planner.strategies.plain import PlainPolicy
+from ..batch.faults import Fault
+from ..batch.sampler import draw
+from ..batch.sequence import Request, Sequence
+from ..batch.step_config import RoundSetup
+from ..batch.stopwatch import DONE, Stopwatch
+from ..batch.tree_input import prepare
 from ..drafters.lookup import chains
-from ..draws import draw
-from ..faults import Fault
-from ..fed_trees import prepare
+from ..engine.prefill import Reading, read_on
+from ..engine.verification import Verifying
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, seen_by
-from ..prefill import Reading, read_on
-from ..requests import Request, Sequence
-from ..setup import RoundSetup
-from ..stopwatch import DONE, Stopwatch
-from ..verifying import Verifying
 
 Asked = tuple[Sequence, Many[int]]  # a text, and what was drafted behind it
 UNPADDED = RoundSetup(policy=PlainPolicy())

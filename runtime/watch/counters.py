@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..decoder import Round
-from ..setup import RoundSetup
+from ..batch.step_config import RoundSetup
+from ..engine.step import Round
 
 MOST_DEPTHS = 64  # tokens of one sequence in one round that are told apart
 

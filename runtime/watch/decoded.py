@@ -12,10 +12,10 @@ from ...planner.inputs import LOOKUP
 from ...planner.strategies.plain import PlainPolicy
 from ...planner.strategies.text import TextPolicy
 from ...planner.strategies.texts import TextState
-from ..committed import Round
-from ..requests import Sequence
-from ..setup import RoundSetup
-from ..walk import accept
+from ..batch.sequence import Sequence
+from ..batch.step_config import RoundSetup
+from ..engine.acceptance import accept
+from ..engine.step_output import Round
 
 Stretch = tuple[int, int]  # of a text: its first place, and the one behind its last
 TextRounds = list[tuple[RoundSetup, int]]  # of one text: how each was asked to be run, and the tokens it kept

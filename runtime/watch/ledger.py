@@ -10,10 +10,10 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.schedule import promised_contexts
 from ...planner.strategies.plain import PlainPolicy
-from ..choice import Choice
-from ..committed import Round
-from ..requests import Sequence
-from ..setup import PLAIN, RoundSetup, plain_setup
+from ..batch.sequence import Sequence
+from ..batch.step_config import PLAIN, RoundSetup, plain_setup
+from ..engine.step_output import Round
+from ..plan_choice import Choice
 from .counters import Block, Tally
 from .decoded import TextRounds, is_told_by_texts, rounds_along, stretches_by
 from .drift import PromiseTest

@@ -13,11 +13,11 @@ from typing import Literal
 from ...planner.plans.plan import PlanCell
 from ...planner.strategies.naming import name_of
 from ...profiler.records.wire import to_json
-from ..choice import Choice
-from ..decoder import Round
-from ..requests import Sequence
-from ..setup import PlannedSchedule, RoundSetup
-from ..stopwatch import BEGUN, DONE, Stopwatch
+from ..batch.sequence import Sequence
+from ..batch.step_config import PlannedSchedule, RoundSetup
+from ..batch.stopwatch import BEGUN, DONE, Stopwatch
+from ..engine.step import Round
+from ..plan_choice import Choice
 from .counters import BlockMeans, is_timed
 from .decoded import DecodedTexts, TextRounds
 from .guard import Switch

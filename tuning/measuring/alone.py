@@ -9,12 +9,12 @@ from ...profiler.clock import Call, Clock, clock_for, clock_in
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME
 from ...profiler.repeats import SETTLED, SHORT_RUN
-from ...runtime.decoder import Round
+from ...runtime.batch.transfer import wait_for
+from ...runtime.engine.step import Round
 from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import CausalModel, Resuming
 from ...runtime.shapes import ForwardShapes, ResumedShapes, ShapeCaches
-from ...runtime.transfer import wait_for
 from .decoding import Family
 
 _Fed = tuple[str, int]  # a forward's role, and tokens per sequence

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 from ...errors import ModelError, NoRoomError, RequestError
 from ...planner.strategies.stack import JOINT
-from ...runtime.decoder import Decoder, Round
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.step_config import RoundSetup, Schedule, draft_room
+from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.hybrid import HybridDrafter
 from ...runtime.drafters.lookup import LookupDrafter
 from ...runtime.drafters.protocol import Drafter
 from ...runtime.drafters.stack import named_stack
-from ...runtime.feed import Feed
+from ...runtime.engine.feed import Feed
+from ...runtime.engine.pad import PivotJudge
+from ...runtime.engine.step import Decoder, Round
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
-from ...runtime.pad import PivotJudge
-from ...runtime.requests import Request
-from ...runtime.setup import RoundSetup, Schedule, draft_room
-from ...runtime.transfer import wait_for
 
 LOOKUP = "lookup"  # name of the drafter that needs no model
 

@@ -17,8 +17,8 @@ from ...planner.strategies.plain import PlainPolicy
 from ...planner.strategies.stack import StackPolicy, stack_name
 from ...planner.strategies.text import TextPolicy
 from ...profiler.records.overhead import OUTERMOST
+from ...runtime.batch.step_config import RoundSetup
 from ...runtime.models.forward import CausalModel
-from ...runtime.setup import RoundSetup
 from .alone import Forwards
 from .decoding import LOOKUP
 

@@ -30,15 +30,15 @@ from ...planner.strategies.stack import JOINT, StackPolicy
 from ...profiler.records.overhead import MODEL, OverheadSample
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.repeats import SETTLED
-from ...runtime.decoder import Decoder, Round
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.step_config import PLAIN, RoundSetup, always
+from ...runtime.batch.transfer import wait_for
+from ...runtime.engine.step import Decoder, Round
 from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import Resuming
 from ...runtime.models.graphed import GraphedModel
 from ...runtime.models.tapped import is_beside_target
-from ...runtime.requests import Request
-from ...runtime.setup import PLAIN, RoundSetup, always
-from ...runtime.transfer import wait_for
 from .alone import Alone, Forwards
 from .decoding import LOOKUP, Family, require_faultless, room_for
 from .in_rounds import FEWEST_PROBED, MOST_PROBED, Losses, Lost, Spent, clocked, like, probes

@@ -12,16 +12,16 @@ from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.role import READ
 from ...profiler.records.surface import LatencySurface
+from ...runtime.batch.faults import is_out_of_memory
+from ...runtime.batch.reason import reason_of
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.sequence import Sequence as Text
+from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.protocol import ReadsTarget
-from ...runtime.faults import is_out_of_memory
+from ...runtime.engine.prefill import Reading, read_on
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
-from ...runtime.prefill import Reading, read_on
-from ...runtime.reason import reason_of
-from ...runtime.requests import Request
-from ...runtime.requests import Sequence as Text
-from ...runtime.transfer import wait_for
 from ..request import Identities
 from .decoding import Family
 
