@@ -37,7 +37,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
-from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.session import Session
 from spectune.runtime.make_engine import DecoderMaker
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.family import load_family

@@ -21,8 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, always
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.loading import load_model
 from spectune.training.language_model import TrainingSettings, train
 from spectune.training.run_folder import claim

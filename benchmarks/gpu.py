@@ -58,7 +58,8 @@ from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, plain_setup, setup_of
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.choices import Choices, GraphTimer, Work
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
@@ -528,7 +529,7 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
     """Return what rounds took by the sizes of their forwards: where a prediction is off, which of them it is."""
     kinds: dict[tuple[int, int, tuple[int, ...]], list[tuple[Round, float]]] = {}
     for done, ms in rounds:
-        kinds.setdefault((done.verify_tokens, done.fresh, done.widths), []).append((done, ms))
+        kinds.setdefault((done.verify_tokens, done.uncached, done.widths), []).append((done, ms))
     return [
         {
             "verify_tokens": tokens,
@@ -575,7 +576,7 @@ def beyond_forwards(setup: RoundSetup, rounds: Sequence[Round], round_ms: float,
     for done in rounds:
         fed["verify", done.verify_tokens] += 1
         if done.widths and drafter is not None:
-            fed.update(("draft", width) for width in (done.fresh, *done.widths[1:]))
+            fed.update(("draft", width) for width in (done.uncached, *done.widths[1:]))
     batch, context = len(rounds[0].kept), rounds[len(rounds) // 2].context
     whole_ms = sum(
         times

@@ -42,12 +42,12 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.loading import load_pretrained, load_tokenizer
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.decoding import Family, Run, decode_timed, room_for

@@ -45,9 +45,9 @@ from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
 from spectune.runtime.engine.prompts import encode_prompt
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape

@@ -32,7 +32,7 @@ from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import causal_model, load_pretrained

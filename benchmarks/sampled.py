@@ -32,11 +32,11 @@ from spectune.profiler.device import detect
 from spectune.runtime.batch.sampler import draws_of
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.engine.step import Decoder
-from spectune.runtime.engine.step_output import accepted_by
+from spectune.runtime.engine.acceptance import accepted_by
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.bits import bits
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family

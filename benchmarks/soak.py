@@ -45,7 +45,6 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.faults import MOST_FAULTS
 from spectune.runtime.batch.step_config import RoundSetup, draft_room
-from spectune.runtime.drafters.protocol import CopiesPrefix
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
 from spectune.tests.allocator import count_bytes
@@ -53,7 +52,7 @@ from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement, judge
 
-from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, FlawedReader, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
+from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
 from identity import PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 from peaks import Counted, counted_family, models_of  # isort: skip
 from result import print_result  # isort: skip
@@ -205,9 +204,7 @@ def crowd_of(
     sound = drafters_of(Family(target=target, drafters=models), setups, SLOTS, capacity)
     used = {str(setup.drafter): [models[name] for name in models_of(setup) if name in models] for setup in setups}
     flawed = {
-        name: (FlawedReader if isinstance(drafter, CopiesPrefix) else Flawed)(
-            drafter, used[name], chance, np.random.default_rng((seed, place)), target.vocabulary
-        )
+        name: Flawed(drafter, used[name], chance, np.random.default_rng((seed, place)), target.vocabulary)
         for place, (name, drafter) in enumerate(sound.items())
     }
     return Crowd(

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import spectune
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
-from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.session import Session
 from spectune.runtime.openmp import let_workers_go
 
 from result import print_result  # isort: skip

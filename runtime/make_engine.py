@@ -12,13 +12,13 @@ from ..planner.strategies.stack import StackPolicy
 from ..planner.strategies.texts import load_kernels
 from .batch.faults import PATIENCE, is_out_of_memory, reason_of
 from .batch.step_config import RoundSetup, Schedule, draft_room
+from .drafters.base import Drafter
 from .drafters.head import model_drafter
 from .drafters.hybrid import HybridDrafter
 from .drafters.lookup import LookupDrafter
-from .drafters.protocol import Drafter
 from .drafters.stack import stack_drafter
+from .engine.engine import Decoder
 from .engine.pad import PivotJudge
-from .engine.step import Decoder
 from .models.forward import CausalModel
 from .models.tapped import tapped_for
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.graphed import GraphedModel
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -147,7 +148,7 @@ def eagerly(
 
 def told(rounds: Many[Round]) -> list[tuple[object, ...]]:
     """Return what rounds did, but for their times."""
-    return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.fresh, one.context) for one in rounds]
+    return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.uncached, one.context) for one in rounds]
 
 
 def plainly(requests: Many[Request], target: CausalModel = TARGET) -> list[tuple[int, ...]]:

@@ -16,7 +16,7 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.drafters.features import GivenFeatures
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.kv_cache import FeatureCache, KeyValueCache
 
 from .decoded_runs import BUSHY

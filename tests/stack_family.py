@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel

@@ -35,7 +35,15 @@ class Watch:
 
 def round_of(ms: float) -> Round:
     return Round(
-        setup=SETUP, context=90, sequences=[0], kept=[1], verify_tokens=1, widths=(), fresh=0, finished=[], round_ms=ms
+        setup=SETUP,
+        context=90,
+        sequences=[0],
+        kept=[1],
+        verify_tokens=1,
+        widths=(),
+        uncached=0,
+        finished=[],
+        round_ms=ms,
     )
 
 

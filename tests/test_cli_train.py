@@ -21,7 +21,7 @@ from spectune.planner.strategies.stack import JOINT
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import BLOCK, HEAD, SELF
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter

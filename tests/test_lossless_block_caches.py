@@ -15,7 +15,7 @@ from spectune.runtime.batch.faults import Fault
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import lay_out

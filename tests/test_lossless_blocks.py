@@ -21,7 +21,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.features import GivenFeatures
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.block import Levels
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -120,7 +120,7 @@ def test_a_block_on_wrong_features_changes_no_output_but_drafts_otherwise(kind: 
             always(RoundSetup(policy=POLICIES["chain"], drafter="it")),
         )
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
-        drafter.drafter.attach(decoder._cache)  # type: ignore[attr-defined]
+        drafter.drafter.attach(decoder._cache)
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=14)] == plain(0.0)
         seen.append(drafter.rounds)
     assert seen[0] != seen[1]

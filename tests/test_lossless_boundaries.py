@@ -176,7 +176,7 @@ def test_a_sequence_that_lags_far_behind_in_a_drafter_does_not_overwrite_its_nei
     drafters = {"it": ModelDrafter(DRAFTER, slots=2, capacity=74)}
     done = run(TARGET, requests, schedule, drafters, slots=2, capacity=80)
     assert done.outputs == run(TARGET, requests).outputs
-    assert max(one.fresh for one in done.rounds) > 35
+    assert max(one.uncached for one in done.rounds) > 35
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -229,7 +229,7 @@ def test_a_round_reports_what_the_drafter_had_to_read(kind: str) -> None:
     schedule, drafters = drafting(kind, drafter_for(kind, DRAFTER, 1))
     done = run(TARGET, [Request(prompt=PROMPT, max_new_tokens=20)], schedule, drafters, slots=1)
     before = [1, *(one.kept[0] for one in done.rounds[:-1])]
-    assert [one.fresh for one in done.rounds] == ([0] * len(before) if kind == "lookup" else before)
+    assert [one.uncached for one in done.rounds] == ([0] * len(before) if kind == "lookup" else before)
 
 
 def test_no_verify_feeds_more_than_its_policy_allows() -> None:

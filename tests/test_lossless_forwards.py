@@ -15,7 +15,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import ancestors, lay_out

@@ -19,7 +19,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.head import HeadDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.kv_cache import KeyValueCache

@@ -21,12 +21,12 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape

@@ -27,11 +27,11 @@ from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine import step_output as committed_module
-from spectune.runtime.engine import verification as verifying_module
+from spectune.runtime.engine import acceptance as acceptance_module
+from spectune.runtime.engine import step as step_module
 from spectune.runtime.engine.acceptance import Acceptance, accept
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.prefill import Reading, read_on
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.lean import LeanModel
 
 from .decoded_runs import BUSHY
@@ -67,7 +67,7 @@ class Crowd(Decoder):
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
         for index, request in enumerate(requests):
-            self._admission._batch.join(Sequence(request, index))
+            self._scheduler._batch.join(Sequence(request, index))
         return list(self.running)
 
 
@@ -231,6 +231,6 @@ def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch
     def drawn_from(told: tuple[Tensor, Ints | None], sequences: Many[Sequence], depths: Ints) -> object:
         return verifier.draw(told[0], sequences, depths, told[1])
 
-    monkeypatch.setattr(verifying_module, "scored", lambda logits, _, paths: (logits, paths))
-    monkeypatch.setattr(verifying_module, "drawn_from", drawn_from)
-    monkeypatch.setattr(committed_module, "accept", verifier.accept)
+    monkeypatch.setattr(step_module, "scored", lambda logits, _, paths: (logits, paths))
+    monkeypatch.setattr(step_module, "drawn_from", drawn_from)
+    monkeypatch.setattr(acceptance_module, "accept", verifier.accept)

@@ -23,18 +23,18 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.faults import MOST_FAULTS, PATIENCE, Fault
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.level import StackLevel
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.drafters.stack import StackDrafter
 from spectune.runtime.engine.drafting import Drafting
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.prefill import Reading
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.block import BlockHead
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -424,7 +424,7 @@ def test_where_a_prompt_was_read_in_pieces_is_free_again() -> None:
     running = served.joined(text(1, 20), 30)
     reading = served.decoder.begin(Request(prompt=(*text(1, 20), *text(2, 9)), max_new_tokens=30))
     served.decoder.read_on(reading, 9)
-    assert [served.decoder._admission._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
+    assert [served.decoder._scheduler._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
     served.ended(running, reading.sequence)
 
 

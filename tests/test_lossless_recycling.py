@@ -21,7 +21,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.recycling import RecyclingDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Successors
@@ -116,7 +116,7 @@ def test_wrong_features_change_no_output_but_the_drafts() -> None:
         drafter = RecordingDrafter(made(HEAD, slots=1, capacity=CAPACITY))
         target, schedule = tapped_for(TARGET, [HEAD]), always(RoundSetup(policy=POLICIES["chain"], drafter="it"))
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
-        drafter.drafter.attach(decoder._cache)  # type: ignore[attr-defined]
+        drafter.drafter.attach(decoder._cache)
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=24)] == plain(0.0)
         seen.append(drafter.rounds)
     assert seen[0] != seen[1]

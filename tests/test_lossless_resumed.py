@@ -22,11 +22,12 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.anatomy import LayerWeights
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput, LeftStates
@@ -69,7 +70,7 @@ def plain(temperature: float = 0.0) -> list[tuple[int, ...]]:
 
 
 def counts(done: Round) -> tuple[object, ...]:
-    return done.sequences, done.kept, done.widths, done.verify_tokens, done.fresh
+    return done.sequences, done.kept, done.widths, done.verify_tokens, done.uncached
 
 
 @pytest.mark.thinned

@@ -27,9 +27,9 @@ from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine import step_output as committed_module
+from spectune.runtime.engine import acceptance as acceptance_module
 from spectune.runtime.engine.acceptance import Acceptance
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 
@@ -123,7 +123,7 @@ def test_a_decoder_that_takes_drafts_unseen_is_found_out(monkeypatch: pytest.Mon
         return Acceptance(nodes=nodes, drawn=[*drawn, draws[nodes[-1]]])
 
     right = plain(0.8)
-    monkeypatch.setattr(committed_module, "accept", take_first_path)
+    monkeypatch.setattr(acceptance_module, "accept", take_first_path)
     for name in POLICIES:
         assert decoded(name, some_requests(0.8)).outputs != right
 

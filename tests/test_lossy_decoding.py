@@ -17,12 +17,13 @@ from spectune.planner.strategies.lossy import LossyDraft
 from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
 from spectune.runtime.engine.fly import accept_loosely, entropies_of
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.step_output import Round
 
 from .decoded_runs import CAPACITY, random_requests
 from .lossy_rules import fly_accept

@@ -18,12 +18,13 @@ from spectune.planner.strategies.pad import PadPolicy
 from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
 from spectune.runtime.engine.pad import PivotJudge, Verified, accept_by_pivots
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.pivots import PivotClassifier, PivotNet, PivotShape
 from spectune.runtime.models.tapped import tapped_for
 

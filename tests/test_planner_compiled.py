@@ -93,7 +93,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import HybridPolicy, StaticPolicy, SuffixPolicy
 from spectune.planner.strategies.texts import load_kernels
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel

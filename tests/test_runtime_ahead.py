@@ -19,11 +19,12 @@ from spectune.runtime.ahead.captured import CapturedRounds, Ends
 from spectune.runtime.ahead.state import Told
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
@@ -330,8 +331,8 @@ def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request], target
         while decoder.running:
             done = decoder.step()
             assert not done.faults and is_timed(done)
-            assert decoder._ahead is not None
-            ahead += decoder._ahead._bet is not None
+            assert decoder._overlap._rounds is not None
+            ahead += decoder._overlap._rounds._bet is not None
     finally:
         torch.cuda.set_sync_debug_mode("default")
     expected = run(target or on_gpu(0.0), requests).outputs

@@ -29,11 +29,11 @@ from spectune.runtime.batch import sequence as text_module
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.trees import agree_with_end
@@ -204,7 +204,7 @@ def test_a_hybrid_s_model_that_has_fallen_behind_reads_first_and_runs_ahead(kind
     hybrid = [one for one in found.rounds if one.setup != PLAIN]
     assert found.outputs == plainly(requests) and not any(one.faults for one in found.rounds)
     assert hybrid and all(one.is_ahead and one.widths for one in hybrid)
-    assert max(one.fresh for one in hybrid) > HYBRIDS[kind].max_verify_tokens
+    assert max(one.uncached for one in hybrid) > HYBRIDS[kind].max_verify_tokens
 
 
 def test_a_model_that_fails_to_read_what_it_lacks_is_told_of_and_asked_again() -> None:

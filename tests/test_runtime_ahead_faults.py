@@ -10,7 +10,7 @@ import torch
 
 from spectune.runtime.batch.faults import MOST_FAULTS
 from spectune.runtime.batch.step_config import always
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.lean import LeanModel
 
 from .ahead_runs import KINDS, SKETCH, Captured, eagerly, plainly, setup_of, told

@@ -17,7 +17,7 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.models.eagle import parents_of
 from spectune.runtime.models.eagle_shape import Form

@@ -12,7 +12,7 @@ import torch
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.regime import in_regime
 
 from .ahead_runs import KINDS, Captured, eagerly, plainly, setup_of, told

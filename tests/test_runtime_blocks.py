@@ -15,7 +15,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.block import Block, Levels, MedusaHeads
 from spectune.runtime.models.ctc import Frames
 from spectune.runtime.models.drafter_shapes import Kind

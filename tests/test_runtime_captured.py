@@ -17,11 +17,11 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, Schedule, always, draft_room
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.growth.captured import CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel

@@ -19,7 +19,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter, model_drafter
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import load_exit, require_drafter_of, role_of
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import DOWN, UP
@@ -154,7 +154,7 @@ def test_an_exit_reads_one_token_a_round_whoever_drafted_before() -> None:
     drafter = Watching()
     found = run(TARGET, random_requests(5, tokens=20), alternating, {"it": drafter})
     ran = [done for done in found.rounds if done.widths]
-    assert ran and {(done.fresh, done.widths[0]) for done in ran} == {(1, 1)}
+    assert ran and {(done.uncached, done.widths[0]) for done in ran} == {(1, 1)}
     assert drafter.forwards == sum(len(done.widths) for done in ran)
     assert found.outputs == run(TARGET, random_requests(5, tokens=20)).outputs
 

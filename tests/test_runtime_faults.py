@@ -21,12 +21,13 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.batch.faults import MOST_FAULTS, PATIENCE, is_out_of_memory, require_sound
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
@@ -269,7 +270,7 @@ def test_a_drafter_that_finds_no_memory_three_times_is_asked_again_once_some_tex
 
 def test_what_cannot_forget_a_text_that_it_has_not_taken_is_not_asked_again() -> None:
     class Lost(LookupDrafter):
-        def admit(self, slot: int, sequence: Sequence) -> None:
+        def admit(self, slot: int, sequence: Sequence, held: int = 0) -> None:
             raise MemoryError
 
     setup = RoundSetup(policy=LookupPolicy(length=3), drafter="own")

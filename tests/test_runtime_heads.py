@@ -16,7 +16,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.lean import LeanModel

@@ -11,7 +11,7 @@ from spectune.errors import ModelError
 from spectune.planner.kernels.arrays import Ints
 from spectune.runtime.ahead.state import Told
 from spectune.runtime.batch.faults import require_sound
-from spectune.runtime.engine.step_output import accepted_of
+from spectune.runtime.engine.acceptance import accepted_of
 
 VOCABULARY = 5
 

@@ -18,8 +18,8 @@ from spectune.runtime.batch.sampler import best_tokens, draws_of, greedy_draws
 from spectune.runtime.batch.sampling import draft_scores
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters import host_pass
-from spectune.runtime.engine import verification as verifying
-from spectune.runtime.engine.step_output import accepted, accepted_by
+from spectune.runtime.engine import step as step_module
+from spectune.runtime.engine.acceptance import accepted, accepted_by
 from spectune.runtime.growth import draft as growth_draft
 from spectune.runtime.growth.draft import children_here, children_of, drawn_children_here
 from spectune.runtime.models.bits import bits
@@ -114,7 +114,7 @@ def test_rounds_are_those_of_torchs_own_calls(kind: str, temperature: float, mon
     requests = random_requests(7, tokens=20, temperature=temperature)
     plain = run(target, requests)
     found = run(target, requests, *drafting(kind, drafter_for(kind, drafter, 3)))
-    for module in (verifying, host_pass, growth_draft):
+    for module in (step_module, host_pass, growth_draft):
         monkeypatch.setattr(module, "bits_for_kernels", lambda scores: None)
     expected = run(target, requests, *drafting(kind, drafter_for(kind, drafter, 3)))
     assert found.outputs == expected.outputs == plain.outputs

@@ -23,8 +23,8 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models import choices
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel

@@ -12,9 +12,9 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.recording.text_pass import TextPass

@@ -34,14 +34,15 @@ from spectune.runtime.batch import sampler as draws
 from spectune.runtime.batch import transfer
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import StackDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel

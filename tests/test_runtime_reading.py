@@ -15,12 +15,12 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 
@@ -46,10 +46,10 @@ class Noted(ModelDrafter):
         self.noted: list[tuple[int, int]] = []
         self.rounds = 0
 
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
         if len(tokens) > held:
             self.noted.append((slot, len(tokens) - held))
-        super().read_along(slot, tokens, held)
+        return super().read_along(slot, tokens, held)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         self.rounds += 1

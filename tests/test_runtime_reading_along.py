@@ -21,13 +21,13 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
-from spectune.runtime.drafters.protocol import Drafter, ReadsAlong
 from spectune.runtime.drafters.stack import StackDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.prefill import Reading
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
@@ -151,7 +151,6 @@ def test_what_drafts_beside_a_target_reads_along_as_well(monkeypatch: pytest.Mon
     runs = []
     for run in (drafted_behind_pieces, drafted_behind_the_whole):
         drafter = model_drafter(BESIDE[kind], slots=SLOTS, capacity=CAPACITY)
-        assert isinstance(drafter, ReadsAlong)
         runs.append(run(monkeypatch, decoder_of(CHAIN, drafter, BESIDE[kind]), drafter))
     assert runs[0] == runs[1] and len(runs[0][1]) > 3
 
@@ -190,7 +189,7 @@ def test_drafts_behind_a_piece_that_was_left_out_are_others(monkeypatch: pytest.
     """The control: what is compared depends on what was read; two others join before, the third piece is the fifth."""
     policy, made = OWN["model"]
     drafter = made()
-    real, read = drafter.read_along, [0]  # type: ignore[attr-defined]
+    real, read = drafter.read_along, [0]
 
     def forgetful(slot: int, tokens: Many[int], held: int) -> None:
         read[0] += 1

@@ -19,7 +19,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter, recycled_children
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import role_of
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel

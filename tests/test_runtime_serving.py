@@ -17,14 +17,15 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.engine.observer import RoundObserver
-from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.session import Session
 from spectune.runtime.engine.settings import Completion, Event, GenerationOptions, GenerationSettings
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel

@@ -18,7 +18,7 @@ from spectune.profiler.protocols import ShapeRunner
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.kv_cache import KeyValueCache

@@ -10,8 +10,8 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 

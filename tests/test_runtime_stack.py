@@ -131,7 +131,7 @@ def test_a_sequence_that_moves_to_another_slot_goes_on() -> None:
     for sequence in moved:
         sequence.tokens += [4, 17]
     fresh, _ = one_draft(policy, [tuple(s.tokens) for s in moved])
-    assert drafter.fresh(moved) == 2
+    assert drafter.uncached(moved) == 2
     assert drafter.draft(moved, policy).tokens.tolist() == fresh.tokens.tolist()
 
 

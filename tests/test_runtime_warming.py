@@ -15,12 +15,13 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.faults import Fault
 from spectune.runtime.batch.sequence import Sequence
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.generator import Generator
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.engine.warmup import WarmUp
 from spectune.runtime.plan_choice import Choice
 

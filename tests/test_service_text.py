@@ -24,7 +24,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.engine.generator import Generator
-from spectune.runtime.engine.request_queue import Session
+from spectune.runtime.engine.session import Session
 from spectune.runtime.engine.settings import GenerationSettings
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.plan_choice import Choice

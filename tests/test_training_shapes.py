@@ -27,8 +27,8 @@ from spectune.runtime.batch.images import ImagePrompt, read_image
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.generator import Generator
-from spectune.runtime.engine.step import Decoder
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.lean import LeanModel

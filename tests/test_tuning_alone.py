@@ -11,7 +11,7 @@ import torch
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.runtime.batch.step_config import RoundSetup
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
@@ -57,7 +57,7 @@ def round_of(widths: tuple[int, ...], levels: tuple[int, ...] = ()) -> Round:
         kept=[1, 1],
         verify_tokens=4,
         widths=widths,
-        fresh=2,
+        uncached=2,
         finished=[],
         levels=levels,
     )

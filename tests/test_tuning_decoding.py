@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 from spectune.errors import RequestError
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.measuring.decoding import LOOKUP, Family, Run, TimedRound, counted, decode_timed, room_for
 
@@ -30,7 +30,7 @@ def timed(ms: float, *kept: int, sequences: tuple[int, ...] = ()) -> TimedRound:
         kept=list(kept),
         verify_tokens=1,
         widths=(),
-        fresh=0,
+        uncached=0,
         finished=[],
     )
     return TimedRound(ms=ms, round=done)

@@ -24,7 +24,8 @@ from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.batch import stopwatch
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
-from spectune.runtime.engine.step import Decoder, Round
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.kv_cache import KeyValueCache

@@ -11,7 +11,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.excess import STALL
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.measuring import race as race_module
 from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
@@ -61,7 +61,7 @@ def rounds(*ms: float, verify_tokens: int = 4, widths: tuple[int, ...] = (1,)) -
         kept=[1],
         verify_tokens=verify_tokens,
         widths=widths,
-        fresh=1,
+        uncached=1,
         finished=[],
     )
     return [TimedRound(ms=one, round=shape) for one in ms]

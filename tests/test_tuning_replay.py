@@ -35,7 +35,7 @@ from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.recording.continuations import continuations
@@ -174,4 +174,4 @@ def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch:
     assert replay.nodes.tolist() == [one.verify_tokens for one in rounds]
     assert replay.contexts.tolist() == [one.context for one in rounds]
     assert [tuple(width for width in row if width) for row in replay.widths.tolist()] == [one.widths for one in rounds]
-    assert isinstance(policy, TextPolicy) or replay.catch_up.tolist() == [one.fresh for one in rounds]
+    assert isinstance(policy, TextPolicy) or replay.catch_up.tolist() == [one.uncached for one in rounds]

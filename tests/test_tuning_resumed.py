@@ -27,7 +27,7 @@ from spectune.profiler.records.wire import to_json
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import RoundSetup, always
 from spectune.runtime.drafters.head import ExitDrafter
-from spectune.runtime.engine.step import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_config
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import ForwardInput, LeftStates

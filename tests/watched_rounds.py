@@ -13,7 +13,7 @@ from spectune.profiler.records.match import DeviceMatch
 from spectune.runtime.batch.faults import Fault
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import RoundSetup
-from spectune.runtime.engine.step import Round
+from spectune.runtime.engine.step_output import Round
 from spectune.runtime.plan_choice import Choice
 
 from .plans import plain_cell, plan_of
@@ -76,7 +76,7 @@ def round_of(
         kept=list(kept),
         verify_tokens=setup.padded(1),
         widths=(),
-        fresh=0,
+        uncached=0,
         finished=list(finished),
         joined=joined,
         left=texts,

@@ -11,8 +11,9 @@ from ..planner.strategies.chain import ChainPolicy
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import RoundSetup, always, draft_room
 from ..runtime.drafters.head import model_drafter
+from ..runtime.engine.engine import Decoder
 from ..runtime.engine.feed import Feed
-from ..runtime.engine.step import Decoder, Round
+from ..runtime.engine.step_output import Round
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
 

@@ -15,8 +15,8 @@ from ..errors import TrainingError
 from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, always
+from ..runtime.engine.engine import Decoder
 from ..runtime.engine.feed import Feed
-from ..runtime.engine.step import Decoder
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.image_cache import IMAGES
 from .language_model import Tokens

@@ -33,8 +33,8 @@ from ..profiler.records.model import ModelIdentity
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
 from ..runtime.drafters.head import model_drafter
+from ..runtime.engine.engine import Decoder
 from ..runtime.engine.feed import Feed
-from ..runtime.engine.step import Decoder
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
 from .acceptance import DRAFTER, require_faultless

@@ -224,7 +224,7 @@ def _kept(
         prompts=tuple(request.prompt for request in requests),
         contexts=_ints([each.context for each in rounds]),
         nodes=_ints([each.verify_tokens for each in rounds]),
-        catch_up=_ints([each.fresh for each in rounds]),
+        catch_up=_ints([each.uncached for each in rounds]),
         widths=_rows([each.widths for each in rounds], 0),
         levels=_rows([each.levels for each in rounds], NOBODY, like=[each.widths for each in rounds]),
         texts=_ints([[index if index < texts else NOBODY for index in each.sequences] for each in rounds]),

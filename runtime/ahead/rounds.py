@@ -21,7 +21,7 @@ from ..batch.captured_sampler import DeviceDraws, draws_ahead, kind_of
 from ..batch.faults import Fault, is_out_of_memory, reason_of
 from ..batch.sequence import Sequence
 from ..batch.step_config import RoundSetup
-from ..drafters.protocol import DraftsAhead
+from ..drafters.base import Drafter
 from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
 from ..models.kv_cache import KeyValueCache
@@ -57,7 +57,7 @@ def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
     return any(not s.request.stop.isdisjoint(row) for s, row in zip(batch, told.best.tolist(), strict=True))
 
 
-def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
+def _caught_up(drafter: Drafter, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
     """Return the tokens of each sequence that a drafter has to read first; None where one has more than `most`."""
     unread = drafter.unread(batch)
     if is_copied and max(map(len, unread)) > most:
@@ -89,7 +89,7 @@ class RoundsAhead:
             with suppress(Exception):  # who joins has joined: the round that wants its text tries again, and tells
                 self._texts.take_in(batch)
 
-    def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
+    def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: Drafter | None) -> Told | None:
         """Return a round's result, its keys moved, with the next round launched; None where it cannot run ahead."""
         bet, self._bet = self._bet, None
         current = bet.round if bet is not None and bet.holds(batch, setup) else None
@@ -106,7 +106,7 @@ class RoundsAhead:
             self._forget_texts()
             raise
 
-    def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Key | None:
+    def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: Drafter | None) -> Key | None:
         requests = [s.request for s in batch]
         is_known = drafter is not None or needs_no_model(setup, self._target.device)
         if not is_known or not draws_ahead(requests):
@@ -114,7 +114,7 @@ class RoundsAhead:
         key = setup, len(batch), kind_of(requests)
         return None if key in self._refused else key
 
-    def _begun(self, batch: Many[Sequence], key: Key, drafter: DraftsAhead | None) -> Launched | None:
+    def _begun(self, batch: Many[Sequence], key: Key, drafter: Drafter | None) -> Launched | None:
         setup, _, kind = key
         growth: CapturedGrowth | None = None
         fresh: list[list[int]] | None = None

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...planner.records.draft import DraftBatch
 from ..models.forward import ForwardInput
 from ..models.kernels import gumbel as kernels
 from ..models.kernels.best_tokens import Noise, best_of
@@ -68,6 +69,28 @@ class TreeDraws:
         assert step.tree is not None, "a captured forward has a tree"
         starts = step.tree.starts
         return self.draws.drawn(logits, starts + 1, step.positions - starts.unsqueeze(1), self.most)
+
+
+class TreeSamplers:
+    """Captured draws behind trees that the host lays out, by their kind, depth and number."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._known: dict[tuple[DrawKind, int, int], TreeDraws] = {}
+
+    def of(self, requests: Many[Request], draft: DraftBatch, fed: int, depth: int) -> TreeDraws | None:
+        """Return how to draw behind trees of `fed` nodes, padded, at most `depth` deep; None where all are greedy."""
+        kind = kind_of(requests)
+        if kind is None:
+            return None
+        most = min(max(depth, 1), fed - 1)  # 1: of padding
+        if draft.depths.max() > most:  # of trees that come from elsewhere
+            most = fed - 1
+        key = kind, most, len(requests)
+        if key not in self._known:
+            self._known[key] = TreeDraws(draws=DeviceDraws(kind, len(requests), self._device), most=most)
+        self._known[key].draws.put(requests)
+        return self._known[key]
 
 
 class DeviceDraws:

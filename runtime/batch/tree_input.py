@@ -7,71 +7,42 @@ from collections.abc import Sequence as Many
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from ...planner.kernels.arrays import Bools, Ints
-from ...planner.records.draft import ROOT_TOKEN, DraftBatch
-from ..engine.step_output import accepted_by, accepted_of
-from ..kernels.trees import hear, move_rows
-from ..models.bits import BITS, bits
+from ...planner.records.draft import DraftBatch
 from ..models.forward import ForwardInput
 from ..models.layout import Masks, ancestors, widened
-from .faults import require_sound
-from .sampler import draw, draws_of
 from .sampling import tree_paths
-from .sequence import Request, Sequence
+from .sequence import Sequence
 from .transfer import sent
 
 ALONE: Bools = np.ones((1, 1, 1), dtype=np.bool_)  # what a root sees of the nodes behind its text
-
-
-def prepare(dtype: torch.dtype, device: torch.device) -> None:
-    """Load and compile what checks and lays out drafted trees, so that no round waits; once a process."""
-    numbers = np.array([[[ROOT_TOKEN, 0]], [[-1, 0]], [[0, 1]]], dtype=np.int64)
-    tokens, parents, depths = numbers
-    draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([2]), widths=())
-    require_sound(draft, 1, vocabulary=1, most=2)
-    masks = Masks(dtype, device)
-    masks.prepare()
-    trees = FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2)
-    trees.laid_out(masks)
-    if device.type != "cpu":
-        trees.laid_out(masks, seen_in=lambda positions: positions)
-        accepted_of(np.zeros((1, 2), dtype=np.int64), draft)
-        hear(np.array([[*numbers.ravel(), 2, 0, 0, 0]]), 2, 2, 1, np.zeros((1, 3), dtype=np.int64))
-    if device.type == "cpu":
-        move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
-        if dtype in BITS:
-            scores = torch.zeros((1, 2, 1), dtype=dtype)
-            sampled = Sequence(Request(prompt=(0,), max_new_tokens=1, temperature=1.0, top_k=1), 0)
-            accepted_by(bits(scores), draws_of([sampled]), draft)
-            draw(scores, [sampled], depths)
 
 
 class FedTrees:
     """A batch of well-formed trees, padded to `fed` tokens each below the root; values are computed on demand."""
 
     def __init__(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> None:
-        self._batch, self._draft, self._fed = batch, draft, fed
+        self._batch, self._draft, self.fed = batch, draft, fed
         self._nodes = max(draft.sizes.tolist())
         self.contexts = [s.context for s in batch]
 
     @cached_property
     def tokens(self) -> Ints:
         """(batch, fed), roots included; -1 where a tree is smaller than the largest."""
-        tokens = widened(self._draft.tokens, self._nodes, self._fed)
+        tokens = widened(self._draft.tokens, self._nodes, self.fed)
         tokens[:, 0] = self._roots
         return tokens
 
     @cached_property
     def depths(self) -> Ints:
         """(batch, fed)."""
-        return widened(self._draft.depths, self._nodes, self._fed)
+        return widened(self._draft.depths, self._nodes, self.fed)
 
     @cached_property
     def sees(self) -> Bools:
         """(batch, fed, fed), or (1, fed, fed) where all are chains."""
-        return ancestors(widened(self._draft.parents, self._nodes, self._fed))
+        return ancestors(widened(self._draft.parents, self._nodes, self.fed))
 
     @property
     def paths(self) -> Ints | None:
@@ -86,9 +57,9 @@ class FedTrees:
         batch, draft = len(self.contexts), self._draft
         if seen_in is not None:
             trees = draft.tokens, draft.parents, draft.depths
-            return masks.packed.of(trees, self._nodes, ends, self._fed, seen_in(seen))
-        placed = np.empty((3, batch, self._fed), dtype=np.int64)
-        if self._fed == 1:
+            return masks.packed.of(trees, self._nodes, ends, self.fed, seen_in(seen))
+        placed = np.empty((3, batch, self.fed), dtype=np.int64)
+        if self.fed == 1:
             placed[0, :, 0], placed[1, :, 0], placed[2, :, 0] = ends[0], ends[1], ends[1]
             is_open = min(self.contexts) == max(self.contexts)
             bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
@@ -104,7 +75,7 @@ class FedTrees:
 
     @property
     def _seen(self) -> int:
-        return max(self.contexts) + self._fed
+        return max(self.contexts) + self.fed
 
     @property
     def _roots(self) -> list[int]:

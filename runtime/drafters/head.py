@@ -133,8 +133,9 @@ class ExitDrafter(ModelDrafter):
             )
         self._cache, self._is_attached = cache.first(self._exit_layer), True
 
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Do nothing: the target reads prompts."""
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
+        """Return all: the target reads prompts."""
+        return len(tokens)
 
     def move(self, source: int, target: int) -> None:
         """Do nothing: the target's cache has moved before."""
@@ -146,7 +147,7 @@ class ExitDrafter(ModelDrafter):
     def swap_prefixes(self, one: int, other: int) -> None:
         """Do nothing: the target's cache has done it."""
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
+    def uncached(self, sequences: Many[Sequence]) -> int:
         """Return 1: the newest token is the only one that the target has not read."""
         return 1
 
@@ -156,6 +157,10 @@ class ExitDrafter(ModelDrafter):
             raise ModelError("an exit drafts on its target's cache; let the decoder attach it, or call attach first")
         self.rewind([sequence.context for sequence in sequences])
         return super().catch_up(sequences)
+
+    def policy_for(self, policy: TreePolicy) -> TreePolicy:
+        """Return a ResumedPolicy as it is: it says that states are left."""
+        return policy if policy.kind == "resumed" else drafting(policy)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the policy's trees; for a ResumedPolicy the states of fed tokens are stored for `left`."""

@@ -6,21 +6,22 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.strategies.plain import PlainPolicy
 from ..batch.faults import Fault
 from ..batch.sampler import draw
 from ..batch.sequence import Request, Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import PLAIN
 from ..batch.stopwatch import DONE, Stopwatch
-from ..batch.tree_input import prepare
 from ..drafters.lookup import chains
+from ..engine.compiled import prepare
+from ..engine.exit_states import ExitStates
+from ..engine.lossy_rule import LossyRules
 from ..engine.prefill import Reading, read_on
-from ..engine.verification import Verifying
+from ..engine.scheduler import commit
+from ..engine.step import Verification
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, seen_by
 
 Asked = tuple[Sequence, Many[int]]  # a text, and what was drafted behind it
-UNPADDED = RoundSetup(policy=PlainPolicy())
 
 
 class EdgeVerifier:
@@ -39,14 +40,13 @@ class EdgeVerifier:
         self._cache = target.new_cache(slots + 1, room)
         masks = Masks(target.dtype, target.device, slots=slots, capacity=room)
         prepare(target.dtype, target.device)
-        self._verifying = Verifying(
+        self._verification = Verification(
             target,
             self._cache,
             masks,
             seen_by(target, room),
-            {},
-            judges={},
-            allow_lossy=False,
+            exits=ExitStates(target, {}, self.faults),
+            rules=LossyRules({}, self._cache, self.faults, is_allowed=False),
             faults=self.faults,
             watch=Stopwatch(DONE + 1),
         )
@@ -89,7 +89,8 @@ class EdgeVerifier:
         self._to_the_front([text for text, _ in asked])
         rows = sorted(asked, key=lambda one: self._slot_of(one[0]))
         texts = [text for text, _ in rows]
-        self._verifying.verify(texts, chains([tokens for _, tokens in rows]), UNPADDED)
+        result = self._verification.verify(texts, chains([tokens for _, tokens in rows]), PLAIN)
+        commit(texts, result.accepted)
         for text in texts:
             if text.is_finished:
                 self.close(text)

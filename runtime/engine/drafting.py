@@ -1,4 +1,4 @@
-"""The drafters of a decoder, each used until it fails too often: a drafter's fault costs only its drafts."""
+"""The drafters of an engine, each used until it fails too often: a drafter's fault costs only its drafts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...planner.records.draft import DraftBatch
 from ..batch.faults import MOST_FAULTS, PATIENCE, Fault, is_out_of_memory, reason_of, require_sound
 from ..batch.sequence import Sequence
 from ..batch.step_config import RoundSetup
+from ..drafters.base import Drafter
 from ..drafters.lookup import roots_of
-from ..drafters.protocol import CopiesPrefix, Drafter, ReadsAlong, asked_of
 from .prefill import Reading
 
 
@@ -36,48 +36,60 @@ class Drafting:
         """Whether no drafter failed in its last round or for good."""
         return not any(self._failures.values())
 
-    def expect(self, setup: RoundSetup) -> None:
-        """Set the likely setup of the next round: until then only its drafter reads prompts."""
-        self._latest = setup
+    def expect(self, config: RoundSetup) -> None:
+        """Set the likely configuration of the next round: until then only its drafter reads prompts."""
+        self._latest = config
 
-    def turn_to(self, asked: RoundSetup) -> RoundSetup:
-        """Return the next round's setup: as wanted, but plain where its drafter is missing or rests."""
-        is_alone = asked.drafter is not None and self.asked(asked) is None
-        if is_alone and asked.drafter not in self.drafters:
-            reason = self._absent.get(asked.drafter or "", "there is no such drafter here")
-            self._faults.append(Fault(drafter=asked.drafter, reason=reason))
-        self._latest = asked.plain if is_alone else asked
+    def usable(self, planned: RoundSetup) -> RoundSetup:
+        """Return the next round's configuration: as planned, but plain where its drafter is missing or rests."""
+        is_alone = planned.drafter is not None and self.drafter_of(planned) is None
+        if is_alone and planned.drafter not in self.drafters:
+            reason = self._absent.get(planned.drafter or "", "there is no such drafter here")
+            self._faults.append(Fault(drafter=planned.drafter, reason=reason))
+        self._latest = planned.plain if is_alone else planned
         return self._latest
 
-    def asked(self, setup: RoundSetup) -> Drafter | None:
-        """Return the drafter of a setup; None where there is none, or it rests."""
-        name = setup.drafter
+    def drafter_of(self, config: RoundSetup) -> Drafter | None:
+        """Return the drafter of a configuration; None where there is none, or it rests."""
+        name = config.drafter
         if name is None or self._failures.get(name, MOST_FAULTS) >= MOST_FAULTS:
             return None
         return self.drafters[name]
 
-    def draft(self, batch: Many[Sequence], setup: RoundSetup) -> tuple[int, DraftBatch]:
+    def draft(self, batch: Many[Sequence], config: RoundSetup) -> tuple[int, DraftBatch]:
         """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
-        drafter = self.asked(setup)
+        drafter = self.drafter_of(config)
         if drafter is None:
             return 0, roots_of(len(batch))
         try:
-            fresh, draft = drafter.fresh(batch), drafter.draft(batch, asked_of(drafter, setup.policy))
+            uncached, draft = drafter.uncached(batch), drafter.draft(batch, drafter.policy_for(config.policy))
         except Exception as error:  # whatever a drafter does wrong, the target goes on
-            self._note_failure(setup.drafter or "", error, 1)
+            self._note_failure(config.drafter or "", error, 1)
             return 0, roots_of(len(batch))
-        return self.sound(batch, setup, fresh, draft)
+        return self.sound(batch, config, uncached, draft)
 
-    def sound(self, batch: Many[Sequence], setup: RoundSetup, fresh: int, draft: DraftBatch) -> tuple[int, DraftBatch]:
+    def sound(
+        self, batch: Many[Sequence], config: RoundSetup, uncached: int, draft: DraftBatch
+    ) -> tuple[int, DraftBatch]:
         """Return what a drafter read and drafted; only roots where its trees are malformed."""
-        name = setup.drafter or ""
+        name = config.drafter or ""
         try:
-            require_sound(draft, len(batch), self._vocabulary, setup.policy.max_verify_tokens)
+            require_sound(draft, len(batch), self._vocabulary, config.policy.max_verify_tokens)
         except Exception as error:  # numbers of any kind come from a drafter
             self._note_failure(name, error, 1)
             return 0, roots_of(len(batch))
-        self.note_sound(setup)
-        return fresh, draft
+        self.note_sound(config)
+        return uncached, draft
+
+    def draft_behind(self, batch: Many[Sequence], config: RoundSetup, uncached: int) -> None:
+        """Draft with so many unread tokens of every sequence, and drop the draft; only a drafter that rewinds does."""
+        drafter = self.drafter_of(config)
+        if drafter is None or not drafter.rewind(()):  # which crops no slot
+            return
+        if drafter.uncached(batch) > uncached:
+            self.draft(batch, config)
+        drafter.rewind([len(s.tokens) - uncached for s in batch])
+        self.draft(batch, config)
 
     def forgive(self) -> None:
         """Clear the failures of drafters that are still in use."""
@@ -85,13 +97,13 @@ class Drafting:
             if failures < MOST_FAULTS:
                 self._failures[name] = 0
 
-    def note_sound(self, setup: RoundSetup) -> None:
-        """Note that a setup's drafter has drafted well-formed trees."""
-        self._failures[setup.drafter or ""] = 0
+    def note_sound(self, config: RoundSetup) -> None:
+        """Note that a configuration's drafter has drafted well-formed trees."""
+        self._failures[config.drafter or ""] = 0
 
-    def has_read_late(self, setup: RoundSetup, widths: tuple[int, ...]) -> bool:
+    def has_read_late(self, config: RoundSetup, widths: tuple[int, ...]) -> bool:
         """Return whether the drafter of a round of such forwards read prompts late in it; clears that mark."""
-        name = setup.drafter
+        name = config.drafter
         if name not in self._late or not widths:
             return False
         self._late.discard(name)
@@ -102,9 +114,8 @@ class Drafting:
         tokens = reading.sequence.request.prompt[: reading.read]
 
         def read(name: str, drafter: Drafter) -> None:
-            if isinstance(drafter, ReadsAlong) and self._reads_at_once(name):
-                drafter.read_along(reading.slot, tokens, reading.along.pop(name, 0))
-                reading.along[name] = len(tokens)
+            if self._reads_at_once(name):
+                reading.along[name] = drafter.read_along(reading.slot, tokens, reading.along.pop(name, 0))
 
         self.keep_up(read, reading.slot)
 
@@ -113,37 +124,26 @@ class Drafting:
         held: dict[str, int] = {}
 
         def copy(name: str, drafter: Drafter) -> None:
-            if isinstance(drafter, CopiesPrefix):
-                held[name] = drafter.copy_prefix(source, slot, tokens)
+            held[name] = drafter.copy_prefix(source, slot, tokens)
 
         self.keep_up(copy, slot)
         return held
 
     def swap_prefixes(self, one: int, other: int) -> None:
         """Exchange the texts of two slots in which no sequence runs."""
-
-        def swap(_: str, drafter: Drafter) -> None:
-            if isinstance(drafter, CopiesPrefix):
-                drafter.swap_prefixes(one, other)
-
-        self.keep_up(swap, one, other)
+        self.keep_up(lambda _, drafter: drafter.swap_prefixes(one, other), one, other)
 
     def join(self, reading: Reading, slot: int) -> None:
         """Let drafters take a sequence into its slot; those not in use read the prompt when they first draft."""
 
         def take(name: str, drafter: Drafter) -> None:
-            if not isinstance(drafter, ReadsAlong):
-                drafter.admit(slot, reading.sequence)
-                return
             held = reading.along.get(name, 0)
             if held and slot != reading.slot:
                 drafter.move(reading.slot, slot)
-            if self._reads_at_once(name):
-                drafter.read_along(slot, reading.sequence.tokens[:-1], held)
-                return
-            self._late.add(name)
-            if not held:
-                drafter.read_along(slot, (), 0)
+            if self._reads_at_once(name) or not (held or drafter.forget(slot)):
+                drafter.admit(slot, reading.sequence, held)
+            else:
+                self._late.add(name)
 
         self.keep_up(take, slot)
 
@@ -174,23 +174,20 @@ class Drafting:
 
     def _has_forgotten(self, name: str, slots: Iterable[int]) -> bool:
         """Let a drafter drop some slots' texts, to read them when it drafts; return whether it can."""
-        drafter = self.drafters[name]
-        if not isinstance(drafter, ReadsAlong):
-            return False
         try:
-            for slot in slots:
-                drafter.read_along(slot, (), 0)
-        except Exception:  # what has failed before is told
+            can_forget = all(self.drafters[name].forget(slot) for slot in slots)
+        except Exception:  # what has failed before is reported
             return False
-        self._late.add(name)
-        return True
+        if can_forget:
+            self._late.add(name)
+        return can_forget
 
     def _note_failure(self, name: str, error: Exception, weight: int) -> None:
         """Report a failure; too many end a drafter, or let it rest where it only lacked memory."""
         self._failures[name] += weight
         is_memory, is_last, fate = is_out_of_memory(error), False, ""
         if self._failures[name] >= MOST_FAULTS:
-            if is_memory and isinstance(self.drafters[name], ReadsAlong):
+            if is_memory and self._has_forgotten(name, (0,)):  # it reads all texts again when it starts again
                 self._resting[name] = PATIENCE
                 fate = f"; it is not asked again before {PATIENCE} texts have left"
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from ..batch.sequence import Request, Sequence
-from .step import Decoder
+from .engine import Decoder
 
 
 class Feed:

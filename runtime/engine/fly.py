@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,23 +18,7 @@ from torch import Tensor
 
 from ...planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches
 from ..batch.transfer import fetched_together, sent
-from .acceptance import Acceptance, accept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
-    """What the rule met along one sequence's chain.
-
-    Attributes:
-        matched, mismatched: drafted tokens that were, or were not, the target's own, up to and with the chain's end.
-        asked, pivots: tokens that PAD's classifier judged, and their chances of being pivots.
-    """
-
-    matched: int = 0
-    mismatched: int = 0
-    entropies: tuple[float, ...] = ()  # of every evaluated gate of FLy
-    pivots: tuple[float, ...] = ()
-    asked: tuple[int, ...] = ()
+from .acceptance import Acceptance, Gates, accept
 
 
 def gates_along(

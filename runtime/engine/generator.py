@@ -25,7 +25,7 @@ from ..plan_choice import Choice
 from .observer import RoundObserver
 from .pad import PivotJudge
 from .prompts import chat_ids, request_of, request_of_ids, require_short
-from .request_queue import Session
+from .session import Session
 from .settings import Completion, Event, GenerationOptions, GenerationSettings
 from .warmup import WarmUp
 

@@ -1,4 +1,4 @@
-"""Acceptance of one round's chains by a lossy policy, whatever its rule."""
+"""Acceptance of chains by a lossy policy, whatever its rule: `fly.py`, `pad.py`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,39 @@ from collections.abc import Sequence as Many
 from torch import Tensor
 
 from ...planner.lossy.run import LossyWay
+from ...planner.strategies.lossy import LossyPolicy
+from ..batch.faults import Fault
+from ..batch.step_config import RoundSetup
 from ..models.kv_cache import FeatureCache, KeyValueCache
-from .acceptance import Acceptance
-from .fly import Gates, accept_loosely
+from .acceptance import Acceptance, Gates
+from .fly import accept_loosely
 from .pad import PivotJudge, Verified, accept_by_pivots, states_of
 
 REFUSED = "lossy decoding was not allowed; allow it with allow_lossy or --allow-lossy"
+
+
+class LossyRules:
+    """What an engine needs to accept by lossy policies; a fault where it may not, and the round is lossless."""
+
+    def __init__(
+        self, judges: Mapping[str, PivotJudge], cache: KeyValueCache, faults: list[Fault], *, is_allowed: bool
+    ) -> None:
+        self._judges, self._cache, self._faults, self._is_allowed = judges, cache, faults, is_allowed
+
+    def policy_of(self, config: RoundSetup) -> LossyWay | None:
+        """Return the lossy policy of a round, None where it is lossless or has to be."""
+        policy = config.policy
+        if not isinstance(policy, LossyPolicy):
+            return None
+        reason = refusal(policy, self._judges, self._cache, is_allowed=self._is_allowed)
+        if reason is not None:
+            self._faults.append(Fault(drafter=None, reason=f"{policy.label} is verified without loss: {reason}"))
+            return None
+        return policy
+
+    def rule(self, policy: LossyWay, logits: Tensor, scores: Tensor, contexts: Many[int]) -> LossyRound:
+        """Return the rule of one round; for the arguments see `LossyRound`."""
+        return LossyRound(policy, self._judges, logits=logits, scores=scores, cache=self._cache, contexts=contexts)
 
 
 class LossyRound:

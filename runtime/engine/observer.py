@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .step import Round
+from .step_output import Round
 
 
 class RoundObserver(Protocol):

@@ -21,8 +21,8 @@ from ...planner.records.pad_rule import PadRule
 from ..batch.transfer import fetched, sent
 from ..models.kv_cache import FeatureCache
 from ..models.pivots import BESIDE, features_of
-from .acceptance import Acceptance, accept
-from .fly import Gates, gates_along
+from .acceptance import Acceptance, Gates, accept
+from .fly import gates_along
 
 
 class PivotJudge(Protocol):

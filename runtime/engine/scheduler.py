@@ -1,6 +1,9 @@
-"""Prompts on their way into a running batch: read into the target's cache, then let in with their first token."""
+"""Which sequences run, in which slots, and which prompts are read before them; accepted tokens come back here."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -10,6 +13,7 @@ from ..batch.sampler import draw, require_numbers
 from ..batch.sequence import Request, Sequence
 from ..models.forward import CausalModel
 from ..models.kv_cache import KeyValueCache
+from .acceptance import Accepted
 from .drafting import Drafting
 from .prefill import Reading, read_on
 from .prefix_cache import PrefixCache
@@ -17,8 +21,20 @@ from .prefix_cache import PrefixCache
 BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the next one, and that launched behind it
 
 
-class Admission:
-    """Lets sequences into the batch of one decoder, at once or in pieces, and out of it; spare slots hold old texts."""
+@dataclass(slots=True, kw_only=True)
+class Committed:
+    """What a round has changed in the batch; row i of each list is the i-th sequence of the batch before the round."""
+
+    kept: list[int]  # tokens emitted
+    lossy: tuple[int, ...]  # of these, by a lossy round's rule; empty without one
+    finished: list[Sequence]
+    joined: tuple[int, ...]  # index of each sequence that has joined since the round before
+    left: int  # sequences that have left since the round before
+    is_behind: bool  # whether the round's time may hold the reading of a prompt
+
+
+class Scheduler:
+    """Lets sequences into the batch of one engine, at once or in pieces, and out of it; spare slots hold old texts."""
 
     def __init__(
         self,
@@ -35,6 +51,8 @@ class Admission:
         self._reading: Reading | None = None  # a prompt on its way into the last slot
         self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
         self._behind = 0  # rounds to come whose time may hold the reading of a prompt
+        self._joined: list[int] = []  # by index, since the last round was committed
+        self._left = 0  # sequences, likewise
 
     @property
     def running(self) -> list[Sequence]:
@@ -45,6 +63,28 @@ class Admission:
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
         return len(self._batch.running) + (self._reading is not None) < self._slots
+
+    def schedule(self) -> list[Sequence]:
+        """Return the batch of the next round, sequence i in slot i of every cache."""
+        self.settle()
+        return list(self.running)
+
+    def commit(self, batch: Many[Sequence], accepted: Accepted) -> Committed:
+        """Emit the accepted tokens of a batch, and let finished sequences leave it."""
+        kept, lossy = commit(batch, accepted)
+        finished = self.let_finished_leave(batch)
+        joined, left = tuple(self._joined), self._left
+        self._joined.clear()
+        self._left = 0
+        is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
+        return Committed(kept=kept, lossy=lossy, finished=finished, joined=joined, left=left, is_behind=is_behind)
+
+    def let_finished_leave(self, batch: Many[Sequence]) -> list[Sequence]:
+        """Remove the finished ones of some sequences from the batch; return these."""
+        finished = [s for s in batch if s.is_finished]
+        for sequence in finished:
+            self.leave(sequence)
+        return finished
 
     def unread(self, request: Request) -> int:
         """See `Decoder.unread`."""
@@ -88,6 +128,7 @@ class Admission:
         slot = self._batch.leave(sequence)
         self._prefixes.keep(slot, sequence.tokens, sequence.context)
         self._drafting.note_left(self._cache.slots)
+        self._left += 1
 
     def settle(self) -> None:
         """Move every sequence into its own slot of every cache."""
@@ -97,11 +138,6 @@ class Admission:
             self._cache.move_slot(source, target, mover.context)
             self._drafting.move(source, target)
             self._prefixes.moved(source, target)
-
-    def note_round(self) -> bool:
-        """Note that a round has ended; return whether its time may include the reading of a prompt."""
-        is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
-        return is_behind
 
     @property
     def _taken(self) -> set[int]:
@@ -177,3 +213,13 @@ class Admission:
         except BaseException:  # somebody stops it; what drafters raise is a fault
             self._batch.leave(sequence)
             raise
+        self._joined.append(sequence.index)
+
+
+def commit(batch: Many[Sequence], accepted: Accepted) -> tuple[list[int], tuple[int, ...]]:
+    """Emit the accepted tokens of every sequence; return how many, and how many of these by a lossy rule."""
+    kept = [sequence.commit(path.drawn, path.lossy) for sequence, path in zip(batch, accepted.paths, strict=True)]
+    if not accepted.gates:
+        return kept, ()
+    pairs = zip(accepted.paths, kept, strict=True)
+    return kept, tuple(sum(place < most for place in path.lossy) for path, most in pairs)

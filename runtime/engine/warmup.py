@@ -14,7 +14,7 @@ from ...planner.strategies.hybrid import HybridPolicy
 from ..batch.faults import Fault
 from ..batch.sequence import Request
 from ..batch.step_config import RoundSetup
-from .step import Decoder
+from .engine import Decoder
 
 SETTLED = 3  # rounds of one kind: behind another one, behind its own, and one that was launched ahead
 TEXT = (0, 1, 2, 3) * 9  # token ids that every vocabulary has, with copies to be found; more than is read together

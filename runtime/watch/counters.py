@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..batch.step_config import RoundSetup
-from ..engine.step import Round
+from ..engine.step_output import Round
 
 MOST_DEPTHS = 64  # tokens of one sequence in one round that are told apart
 

@@ -16,7 +16,7 @@ from ...profiler.records.wire import to_json
 from ..batch.sequence import Sequence
 from ..batch.step_config import PlannedSchedule, RoundSetup
 from ..batch.stopwatch import BEGUN, DONE, Stopwatch
-from ..engine.step import Round
+from ..engine.step_output import Round
 from ..plan_choice import Choice
 from .counters import BlockMeans, is_timed
 from .decoded import DecodedTexts, TextRounds

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from ...errors import DeviceError, RequestError, SpectuneError
 from ...runtime.batch.sequence import Request, Sampling, seed_behind
 from ...runtime.engine.generator import Generator
-from ...runtime.engine.request_queue import Session
+from ...runtime.engine.session import Session
 from ...runtime.engine.settings import GenerationSettings
 from ...runtime.watch.prometheus import Family, exposition
 from ...runtime.watch.watch import Watch

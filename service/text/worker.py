@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from ...errors import DeviceError, SpectuneError
 from ...runtime.batch.faults import reason_of
 from ...runtime.batch.sequence import Request
-from ...runtime.engine.request_queue import Session
+from ...runtime.engine.session import Session
 from ...runtime.engine.settings import Completion, Event
 from ..log import LOGGER
 

@@ -10,7 +10,7 @@ from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME
 from ...profiler.repeats import SETTLED, SHORT_RUN
 from ...runtime.batch.transfer import wait_for
-from ...runtime.engine.step import Round
+from ...runtime.engine.step_output import Round
 from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import CausalModel, Resuming
@@ -99,7 +99,7 @@ def _fed(done: Round, is_block: bool) -> list[_Fed]:
     verify = (RESUME if done.setup.policy.kind == "resumed" else "verify", done.verify_tokens)
     if done.levels:
         return [verify, *(("read", tokens) for tokens in done.widths)]
-    drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
+    drafted = (done.uncached, *(() if is_block else done.widths[1:])) if done.widths else ()
     return [verify, *(("draft", tokens) for tokens in drafted)]
 
 

@@ -11,14 +11,15 @@ from ...planner.strategies.stack import JOINT
 from ...runtime.batch.sequence import Request
 from ...runtime.batch.step_config import RoundSetup, Schedule, draft_room
 from ...runtime.batch.transfer import wait_for
+from ...runtime.drafters.base import Drafter
 from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.hybrid import HybridDrafter
 from ...runtime.drafters.lookup import LookupDrafter
-from ...runtime.drafters.protocol import Drafter
 from ...runtime.drafters.stack import named_stack
+from ...runtime.engine.engine import Decoder
 from ...runtime.engine.feed import Feed
 from ...runtime.engine.pad import PivotJudge
-from ...runtime.engine.step import Decoder, Round
+from ...runtime.engine.step_output import Round
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
 

@@ -33,7 +33,8 @@ from ...profiler.repeats import SETTLED
 from ...runtime.batch.sequence import Request
 from ...runtime.batch.step_config import PLAIN, RoundSetup, always
 from ...runtime.batch.transfer import wait_for
-from ...runtime.engine.step import Decoder, Round
+from ...runtime.engine.engine import Decoder
+from ...runtime.engine.step_output import Round
 from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import Resuming

@@ -13,8 +13,8 @@ from typing import Protocol
 from ...profiler.records.excess import STALL
 from ...runtime.batch.sequence import Request
 from ...runtime.batch.transfer import wait_for
+from ...runtime.engine.engine import Decoder
 from ...runtime.engine.feed import Feed
-from ...runtime.engine.step import Decoder
 from .decoding import Run, TimedRound, refilled, throughput, timed_step
 
 

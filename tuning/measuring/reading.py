@@ -18,7 +18,6 @@ from ...runtime.batch.sequence import Request
 from ...runtime.batch.sequence import Sequence as Text
 from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.head import model_drafter
-from ...runtime.drafters.protocol import ReadsTarget
 from ...runtime.engine.prefill import Reading, read_on
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
@@ -131,8 +130,7 @@ def _by_target(target: CausalModel, longest: int) -> Read:
 
 def _by_drafter(model: CausalModel, target: CausalModel, longest: int) -> Read:
     drafter = model_drafter(model, slots=1, capacity=longest)
-    if isinstance(drafter, ReadsTarget):
-        drafter.attach(tapped_for(target, [model]).new_cache(1, longest))  # what lies there makes no difference
+    drafter.attach(tapped_for(target, [model]).new_cache(1, longest))  # what lies there makes no difference
 
     def read(prompt: list[int]) -> None:
         drafter.read_along(0, prompt, 0)

@@ -17,11 +17,11 @@ from ..batch.sequence import Request, Sequence
 from ..models.image_cache import ImageCache
 from ..models.layout import PREFILL_TOKENS
 from .detokenizer import Transcript
+from .engine import Decoder
 from .observer import RoundObserver
 from .prefill import Job
 from .prompts import request_of, require_known, require_room
 from .settings import Event, FinishReason, GenerationOptions, GenerationSettings
-from .step import Decoder
 
 DEFAULTS = GenerationSettings()
 ALL = 2**62  # tokens of prompts: of all of them
