@@ -15,7 +15,7 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup
+from spectune.runtime.batch.step_config import PLAIN, StepConfig
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import chains
 from spectune.runtime.engine.engine import Decoder
@@ -182,7 +182,7 @@ class Crowd:
         target: CausalModel,
         flawed: Mapping[str, Flawed],
         others: Mapping[str, Drafter],
-        setups: Sequence[RoundSetup],
+        setups: Sequence[StepConfig],
         prompts: Prompts,
         *,
         slots: int,
@@ -207,7 +207,7 @@ class Crowd:
         self._setups, self._prompts, self._slots, self._new_tokens = setups, prompts, slots, new_tokens
         self._turn, self._keep_every, self._rng = turn, keep_every, np.random.default_rng(seed)
         self._wanted = slots
-        self._forced: RoundSetup | None = None  # whatever is scheduled
+        self._forced: StepConfig | None = None  # whatever is scheduled
 
     @property
     def cycle(self) -> int:
@@ -215,7 +215,7 @@ class Crowd:
         return self._turn * len(self._setups)
 
     @property
-    def setup(self) -> RoundSetup:
+    def setup(self) -> StepConfig:
         """How the next round runs."""
         return self._setups[self.rounds // self._turn % len(self._setups)]
 
@@ -250,7 +250,7 @@ class Crowd:
             self.decoder.step()
             drafter.chance, self._forced = chance, None
 
-    def _scheduled(self, batch: int, context: int) -> RoundSetup:
+    def _scheduled(self, batch: int, context: int) -> StepConfig:
         return self._forced or self.setup
 
     def _refill(self) -> None:

@@ -44,7 +44,7 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
 from spectune.runtime.engine.prompts import encode_prompt
@@ -131,11 +131,11 @@ def train_pivots(folder: Path, practice: int, rollouts: int) -> None:
     print(f"classifier: {card.judgement}", file=sys.stderr)
 
 
-def setup_of(policy: TreePolicy) -> RoundSetup:
+def setup_of(policy: TreePolicy) -> StepConfig:
     """Return how a way runs its rounds."""
     if isinstance(policy, FlyPolicy | PadPolicy):
         return setup_for(policy, "small")
-    return RoundSetup(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "small")
+    return StepConfig(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "small")
 
 
 def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], batch: int = 1) -> Decoder:

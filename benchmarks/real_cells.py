@@ -33,7 +33,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always, plain_setup, setup_of
+from spectune.runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
 from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
@@ -360,7 +360,7 @@ def dense_pair(batch: int) -> ModelSet:
 
 
 def _differing(
-    found: Planned, setup: RoundSetup, requests: Sequence[Request], texts: Sequence[Sequence[int]]
+    found: Planned, setup: StepConfig, requests: Sequence[Request], texts: Sequence[Sequence[int]]
 ) -> tuple[list[Difference], int]:
     family = load_family(found.models, dtype=EXACT_DTYPE, device="cpu")
     return differing(requests, texts, partial(_decoded, family, setup))
@@ -419,7 +419,7 @@ def _beside_llamacpp(
 
 
 def _decoded(
-    family: Family, setup: RoundSetup, requests: Sequence[Request], *, batch: int = EXACT_BATCH
+    family: Family, setup: StepConfig, requests: Sequence[Request], *, batch: int = EXACT_BATCH
 ) -> Sequence[tuple[int, ...]]:
     capacity = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=names_of(setup), batch=batch, capacity=capacity)

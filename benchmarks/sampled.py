@@ -31,7 +31,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sampler import draws_of
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
@@ -55,8 +55,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SETUPS = {
     "plain": PLAIN,
-    "a chain of 4": RoundSetup(policy=ChainPolicy(length=4), drafter="model"),
-    "copies of up to 16": RoundSetup(policy=SuffixPolicy(length=16, min_match=1, occurrence="last"), drafter="text"),
+    "a chain of 4": StepConfig(policy=ChainPolicy(length=4), drafter="model"),
+    "copies of up to 16": StepConfig(policy=SuffixPolicy(length=16, min_match=1, occurrence="last"), drafter="text"),
 }
 VOCABULARY, NODES, REPEATS = 128_256, 17, 15
 Json = dict[str, Any]

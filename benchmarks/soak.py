@@ -44,7 +44,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.faults import MOST_FAULTS
-from spectune.runtime.batch.step_config import RoundSetup, draft_room
+from spectune.runtime.batch.step_config import StepConfig, draft_room
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
 from spectune.tests.allocator import count_bytes
@@ -164,7 +164,7 @@ def broken(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
     target = ShortOfMemory(have.family.target)
     have = replace(have, family=replace(have.family, target=target))
     chain = ChainPolicy(length=3)
-    lost = [RoundSetup(policy=chain, drafter=name) for name in (NOBODY, BROKEN)]
+    lost = [StepConfig(policy=chain, drafter=name) for name in (NOBODY, BROKEN)]
     crowd = crowd_of(have, [*WAYS.values(), *lost], prompts, chance=OFTEN, keep_every=1, seed=seed)
     missing = 0
     while crowd.rounds < rounds:
@@ -196,7 +196,7 @@ def broken(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
 
 
 def crowd_of(
-    have: Counted, setups: Sequence[RoundSetup], prompts: Prompts, *, chance: float, keep_every: int, seed: int
+    have: Counted, setups: Sequence[StepConfig], prompts: Prompts, *, chance: float, keep_every: int, seed: int
 ) -> Crowd:
     """Return a crowd over flawed drafters of all that the setups name."""
     capacity = PROMPT_TOKENS[1] + NEW_TOKENS + draft_room(setups, SLOTS)
@@ -222,7 +222,7 @@ def crowd_of(
     )
 
 
-def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> int:
+def predicted_peak(have: Counted, setups: Sequence[StepConfig], device: str) -> int:
     """Return the planner's peak of a decoder that runs all setups in turns.
 
     A drafter whose turn comes may have as many tokens to read as sequences read together; a stack's models have logits

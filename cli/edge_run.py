@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from ..runtime.edge.device import EdgeRun
-    from ..runtime.engine.detokenizer import Transcript
+    from ..runtime.engine.detokenizer import Detokenizer
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
@@ -89,7 +89,7 @@ def run(
     from ..runtime.edge.device import EdgeRun
     from ..runtime.edge.joining import joined
     from ..runtime.edge.patience import RetryPolicy
-    from ..runtime.engine.detokenizer import Transcript
+    from ..runtime.engine.detokenizer import Detokenizer
     from ..runtime.engine.prompts import request_of
     from ..runtime.engine.settings import GenerationSettings
     from ..runtime.models.formats import draft_role
@@ -110,7 +110,7 @@ def run(
     with joined(server, identity, model, tokenizer=own, token=secret, patience=patience) as (remote, known):
         tell(settings, known.welcome.reason)
         asked = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
-        transcript = Transcript(tokenizer, len(asked.prompt), stop)
+        transcript = Detokenizer(tokenizer, len(asked.prompt), stop)
         for piece in _pieces(remote.stream(asked, done), transcript, asked.prompt, done):
             if not as_json:
                 click.echo(piece, nl=False)
@@ -125,7 +125,7 @@ def run(
 
 
 def _pieces(
-    stream: Generator[list[int], None, None], transcript: Transcript, prompt: Sequence[int], done: EdgeRun
+    stream: Generator[list[int], None, None], transcript: Detokenizer, prompt: Sequence[int], done: EdgeRun
 ) -> Iterator[str]:
     """Yield the text of a stream of tokens behind a prompt, up to a stop string; forget the tokens behind that."""
     tokens = list(prompt)

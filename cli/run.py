@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..runtime.engine.generator import Generator
     from ..runtime.engine.observer import RoundObserver
     from ..runtime.engine.settings import Completion, GenerationSettings
-    from ..runtime.engine.step_output import Round
+    from ..runtime.engine.step_output import StepOutput
     from ..runtime.plan_choice import Choice
 
 
@@ -231,7 +231,7 @@ class Pace:
         self._ms: list[float] = []
         self._contexts: list[int] = []
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         """Note a round that is over."""
         self._ms.append(done.round_ms)
         self._contexts.append(done.context)

@@ -14,7 +14,7 @@ from ..planner.strategies.naming import name_of
 from ..planner.strategies.plain import PlainPolicy
 from ..planner.strategies.stack import StackPolicy
 from ..planner.strategies.text import TextPolicy
-from .batch.step_config import RoundSetup, draft_room, setup_of
+from .batch.step_config import StepConfig, draft_room, setup_of
 from .device_match import in_short
 from .plan_choice import Choice, plainly
 
@@ -33,7 +33,7 @@ def with_substitutes(
     """
     if choice.plan is None:
         return choice
-    found: list[tuple[Place, RoundSetup]] = []
+    found: list[tuple[Place, StepConfig]] = []
     for cell in choice.plan.cells:
         taken = next(way for way in _ways(cell) if can_run(way, cell, has, longest_context, allow_lossy=allow_lossy))
         if (taken.policy, taken.drafter) != (cell.policy, cell.drafter):
@@ -70,7 +70,7 @@ def in_brief(choice: Choice) -> str:
     return words if words == choice.reason else f"{words} (spectune -v names what differs)"
 
 
-def models_of(setup: RoundSetup) -> tuple[str, ...]:
+def models_of(setup: StepConfig) -> tuple[str, ...]:
     """Return the names of the models a round drafts with."""
     policy = drafting(setup.policy)
     if isinstance(policy, StackPolicy):
@@ -78,13 +78,13 @@ def models_of(setup: RoundSetup) -> tuple[str, ...]:
     return () if setup.drafter is None or isinstance(policy, TextPolicy) else (setup.drafter,)
 
 
-def alternative_setup(cell: PlanCell, other: Alternative) -> RoundSetup:
+def alternative_setup(cell: PlanCell, other: Alternative) -> StepConfig:
     """Return the setup of one of a cell's alternatives."""
-    return RoundSetup(policy=other.policy, drafter=other.drafter, run_tokens=_padding(cell, other.policy))
+    return StepConfig(policy=other.policy, drafter=other.drafter, run_tokens=_padding(cell, other.policy))
 
 
 def can_run(
-    way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int, *, allow_lossy: bool
+    way: StepConfig, cell: PlanCell, has: Callable[[str], bool], longest_context: int, *, allow_lossy: bool
 ) -> bool:
     """Return whether a cell can run by a setup: its models are there, it has room, and its loss is allowed."""
     if way.is_lossy and not allow_lossy:
@@ -95,12 +95,12 @@ def can_run(
     return draft_room([way], cell.batch) < min(longest_context, MOST_ROOM) and all(has(name) for name in needed)
 
 
-def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
+def _ways(cell: PlanCell) -> Iterator[StepConfig]:
     yield setup_of(cell)
     for other in cell.alternatives:
         if other.tokens_per_s > cell.plain.tokens_per_s:
             yield alternative_setup(cell, other)
-    yield RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
+    yield StepConfig(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
 
 
 def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ def _drafts(plan: Plan, choice: Choice) -> bool:
     return any(not isinstance(choice.setup(cell).policy, PlainPolicy) for cell in plan.cells)
 
 
-def _named(way: RoundSetup) -> str:
+def _named(way: StepConfig) -> str:
     return name_of(way.policy.code, way.drafter)
 
 
@@ -135,7 +135,7 @@ def with_rivals(choice: Choice, longest_context: int) -> Choice:
     return replace(choice, rivals=tuple(((cell.batch, cell.context), rivals) for cell, rivals in found if rivals))
 
 
-def _rivals(choice: Choice, plan: Plan, cell: PlanCell, longest_context: int) -> Iterator[RoundSetup]:
+def _rivals(choice: Choice, plan: Plan, cell: PlanCell, longest_context: int) -> Iterator[StepConfig]:
     here = {LOOKUP} | {
         choice.setup(other).drafter
         for other in plan.cells
@@ -155,7 +155,7 @@ def _rivals(choice: Choice, plan: Plan, cell: PlanCell, longest_context: int) ->
             yield rival
 
 
-def _sort(setup: RoundSetup) -> Sort:
+def _sort(setup: StepConfig) -> Sort:
     policy = drafting(setup.policy)
     copies = isinstance(policy, HybridPolicy | TextPolicy) or (isinstance(policy, StackPolicy) and policy.has_lookup)
     return bool(models_of(setup)), copies

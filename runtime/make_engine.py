@@ -11,7 +11,7 @@ from ..planner.strategies import TreePolicy, drafting
 from ..planner.strategies.stack import StackPolicy
 from ..planner.strategies.texts import load_kernels
 from .batch.faults import PATIENCE, is_out_of_memory, reason_of
-from .batch.step_config import RoundSetup, Schedule, draft_room
+from .batch.step_config import Schedule, StepConfig, draft_room
 from .drafters.base import Drafter
 from .drafters.head import model_drafter
 from .drafters.hybrid import HybridDrafter
@@ -56,11 +56,11 @@ class DecoderMaker:
 
     target: CausalModel
     models: Mapping[str, CausalModel]
-    setups_within: Callable[[int, int], tuple[RoundSetup, ...]]
+    setups_within: Callable[[int, int], tuple[StepConfig, ...]]
     schedule: Schedule
     judges: Mapping[str, PivotJudge]
     allow_lossy: bool
-    _known: dict[tuple[int, int], tuple[RoundSetup, ...]] = field(default_factory=dict)  # of slots and lengths
+    _known: dict[tuple[int, int], tuple[StepConfig, ...]] = field(default_factory=dict)  # of slots and lengths
 
     def make(self, slots: int, longest: int, *, prefix_caching: bool = True, spare_slots: int = 0) -> HeldDecoder:
         """Return a new decoder, with only the drafters that such texts may need; see `Decoder`.
@@ -100,14 +100,14 @@ class DecoderMaker:
                 continue
             return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
 
-    def _setups(self, slots: int, longest: int) -> tuple[RoundSetup, ...]:
+    def _setups(self, slots: int, longest: int) -> tuple[StepConfig, ...]:
         """Return the setups that such texts may need, rounded up to `STEP` and cached: every call asks."""
         place = slots, -(-longest // STEP) * STEP
         if place not in self._known:
             self._known[place] = self.setups_within(*place)
         return self._known[place]
 
-    def _made(self, setups: Iterable[RoundSetup], without: Iterable[str], slots: int, capacity: int) -> _Made:
+    def _made(self, setups: Iterable[StepConfig], without: Iterable[str], slots: int, capacity: int) -> _Made:
         made, left_out = _Made(), set(without)
         for setup in setups:
             name = setup.drafter
@@ -136,7 +136,7 @@ class DecoderMaker:
     def _decoder(
         self,
         made: _Made,
-        setups: Iterable[RoundSetup],
+        setups: Iterable[StepConfig],
         absent: Mapping[str, str],
         *,
         slots: int,

@@ -19,7 +19,7 @@ from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import ROUND
 from .batch.reason import told
-from .batch.step_config import PLAIN, RoundSetup, plain_setup, setup_of
+from .batch.step_config import PLAIN, StepConfig, plain_setup, setup_of
 from .device_match import Found, Wanted, catalogued_as, found_in, in_short, is_near
 
 Source = Literal["this device", "same kind of device", "nearest device", "estimate", "number", "file", "none"]
@@ -40,8 +40,8 @@ class Choice:
     match: DeviceMatch | None = None  # of the plan's device with this one; None without a plan
     plan_id: int | None = None  # number in the store; None for a file, and without a plan
     dtype: str | None = None  # requested number format of the weights; None: the plan's
-    substitutes: tuple[tuple[Place, RoundSetup], ...] = ()
-    rivals: tuple[tuple[Place, tuple[RoundSetup, ...]], ...] = ()
+    substitutes: tuple[tuple[Place, StepConfig], ...] = ()
+    rivals: tuple[tuple[Place, tuple[StepConfig, ...]], ...] = ()
 
     @property
     def is_in_planned_dtype(self) -> bool:
@@ -54,27 +54,27 @@ class Choice:
         return self.source in ("nearest device", "estimate")
 
     @property
-    def setups(self) -> tuple[RoundSetup, ...]:
+    def setups(self) -> tuple[StepConfig, ...]:
         """Every setup that a round may have: plain, padded or not, and those of cells."""
         return self._ways(() if self.plan is None else self.plan.cells)
 
-    def setups_within(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
+    def setups_within(self, batch: int, context: int) -> tuple[StepConfig, ...]:
         """Return every setup of a round with at most so many sequences and tokens of context."""
         return self._ways(() if self.plan is None else reachable(self.plan, batch, context))
 
-    def setups_at(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
+    def setups_at(self, batch: int, context: int) -> tuple[StepConfig, ...]:
         """Return every setup of a round with so many sequences and at most so many tokens of context."""
         return self._ways(() if self.plan is None else reachable_at(self.plan, batch, context))
 
-    def _ways(self, cells: Sequence[PlanCell]) -> tuple[RoundSetup, ...]:
+    def _ways(self, cells: Sequence[PlanCell]) -> tuple[StepConfig, ...]:
         rivals = (rival for cell in cells for rival in self.rivals_of(cell))
         return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells), *rivals)))
 
-    def setup(self, cell: PlanCell) -> RoundSetup:
+    def setup(self, cell: PlanCell) -> StepConfig:
         """Return the setup by which a cell of the plan runs."""
         return dict(self.substitutes).get((cell.batch, cell.context)) or setup_of(cell)
 
-    def rivals_of(self, cell: PlanCell) -> tuple[RoundSetup, ...]:
+    def rivals_of(self, cell: PlanCell) -> tuple[StepConfig, ...]:
         """Return the other setups that a cell of the plan tries while it runs."""
         return dict(self.rivals).get((cell.batch, cell.context), ())
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.graphed import GraphedModel
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -126,9 +126,9 @@ class Captured:
         )
 
 
-def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
+def setup_of(kind: str, **more: tuple[int, ...]) -> StepConfig:
     """Return how rounds of a kind run."""
-    return PLAIN if kind == "plain" else RoundSetup(policy=(LEAN_TREES | POLICIES)[kind], drafter="it", **more)
+    return PLAIN if kind == "plain" else StepConfig(policy=(LEAN_TREES | POLICIES)[kind], drafter="it", **more)
 
 
 def eagerly(
@@ -146,7 +146,7 @@ def eagerly(
     return run(target, requests, schedule, {"it": drafter, **(more or {})}, slots=slots, capacity=capacity)
 
 
-def told(rounds: Many[Round]) -> list[tuple[object, ...]]:
+def told(rounds: Many[StepOutput]) -> list[tuple[object, ...]]:
     """Return what rounds did, but for their times."""
     return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.uncached, one.context) for one in rounds]
 

@@ -23,12 +23,12 @@ from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, LeftStates
 from spectune.runtime.models.kv_cache import KeyValueCache
 
@@ -63,7 +63,7 @@ class Run:
     """What came out, and every round on the way."""
 
     outputs: list[tuple[int, ...]]
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[StepOutput] = field(default_factory=list)
     target_forwards: int = 0
 
 
@@ -118,7 +118,7 @@ def plain_in_two_threads(model: CausalModel, requests: Many[Request]) -> list[li
 
 def drafting(kind: str, drafter: Drafter, **setup: tuple[int, ...]) -> tuple[Schedule, dict[str, Drafter]]:
     """Return the schedule that always runs one kind of policy, and its drafter by name."""
-    return always(RoundSetup(policy=POLICIES[kind], drafter="it", **setup)), {"it": drafter}
+    return always(StepConfig(policy=POLICIES[kind], drafter="it", **setup)), {"it": drafter}
 
 
 def drafter_for(kind: str, model: CausalModel, slots: int, *, on_device: bool = False) -> Drafter:

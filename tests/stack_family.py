@@ -10,7 +10,7 @@ from functools import cache
 from transformers import PreTrainedModel
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
-from spectune.runtime.batch.step_config import RoundSetup, Schedule, always
+from spectune.runtime.batch.step_config import Schedule, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
@@ -46,7 +46,7 @@ def stacked(
 ) -> tuple[Schedule, dict[str, Drafter]]:
     """Return the schedule that always drafts with a stack, and its drafter by name."""
     drafter: Drafter = stack_drafter(policy, models, slots=slots, capacity=CAPACITY)
-    return always(RoundSetup(policy=policy, drafter=stack_name(policy))), {stack_name(policy): drafter}
+    return always(StepConfig(policy=policy, drafter=stack_name(policy))), {stack_name(policy): drafter}
 
 
 @cache

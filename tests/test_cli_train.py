@@ -21,7 +21,7 @@ from spectune.planner.strategies.stack import JOINT
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import BLOCK, HEAD, SELF
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter
@@ -148,10 +148,10 @@ def test_they_are_profiled_and_planned_like_drafters_but_in_no_stack(profiled: t
     assert {each.drafter for cell in plan.cells for each in cell.alternatives} >= set(KINDS)
 
 
-class Rounds(list[Round]):
+class Rounds(list[StepOutput]):
     """Every round that was run."""
 
-    def note(self, done: Round) -> None:
+    def note(self, done: StepOutput) -> None:
         self.append(done)
 
 

@@ -20,7 +20,7 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -72,7 +72,7 @@ def theirs() -> list[tuple[int, ...]]:
 
 
 def drafted(policy: TreePolicy, drafter: Drafter, requests: Many[Request] = REQUESTS) -> Run:
-    return run(TARGET, shown(requests), always(RoundSetup(policy=policy, drafter="it")), {"it": drafter})
+    return run(TARGET, shown(requests), always(StepConfig(policy=policy, drafter="it")), {"it": drafter})
 
 
 def exit_drafter(on_device: bool | None = None) -> ExitDrafter:
@@ -142,7 +142,7 @@ def test_after_every_round_the_shared_cache_is_a_fresh_prefill() -> None:
         for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     done = run(TARGET, requests, schedule, {"it": exit_drafter()}, watch=watch)
     texts = [(*request.prompt, *output) for request, output in zip(requests, done.outputs, strict=True)]
     worst = max(float((states - prefill(texts[index][: states.shape[1]])).abs().max()) for index, states in seen)
@@ -232,7 +232,7 @@ def test_a_head_with_a_table_of_its_own_reads_the_placeholder_for_an_image(form:
     weights = head_weights(form, like) | {"embed_tokens.weight": own}
     head = EagleHead(weights, HeadShape(form=form, config=layer_config(like), reads=READS[form]), TARGET)
     drafter = HeadDrafter(head, slots=3, capacity=CAPACITY)
-    target, schedule = tapped_for(TARGET, [head]), always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    target, schedule = tapped_for(TARGET, [head]), always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     done = run(target, shown(REQUESTS), schedule, {"it": drafter})
     assert done.outputs == theirs()
     assert not any(one.faults for one in done.rounds)

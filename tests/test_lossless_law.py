@@ -25,13 +25,13 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.batch import sampler as draws_module
 from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine import acceptance as acceptance_module
 from spectune.runtime.engine import step as step_module
 from spectune.runtime.engine.acceptance import Acceptance, accept
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.prefill import Reading, read_on
+from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
 
 from .decoded_runs import BUSHY
@@ -62,7 +62,7 @@ class Crowd(Decoder):
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
         prompt = Sequence(Request(prompt=PROMPT[:-1], max_new_tokens=1), 0)
-        read_on(self._target, self._cache, Reading(prompt, slot=0), len(PROMPT))
+        read_on(self._target, self._cache, Prefill(prompt, slot=0), len(PROMPT))
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
@@ -88,7 +88,7 @@ def sampled(
     counts: Counter[Text] = Counter()
     for start in range(first_seed, first_seed + samples, SLOTS):
         drafter = kind(DRAFTER, slots=SLOTS, capacity=24)
-        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        schedule = always(StepConfig(policy=policy, drafter="it"))
         crowd = Crowd(TARGET, {"it": drafter}, schedule, slots=SLOTS, capacity=24)
         sequences = crowd.start(drafter, range(start, start + SLOTS))
         while crowd.running:

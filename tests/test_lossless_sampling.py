@@ -20,11 +20,11 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.batch.sampler import scored
 from spectune.runtime.batch.sequence import Request, Sampling, Sequence
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine import step as step_module
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.prefill import Reading, read_on
+from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
 
 from .decoded_runs import BUSHY, POLICIES, RankedDrafter, drafter_for, drafting, random_requests, run
@@ -153,7 +153,7 @@ class Crowd(Decoder):
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
         prompt = Sequence(Request(prompt=PROMPT[:-1], max_new_tokens=1), 0)
-        read_on(self._target, self._cache, Reading(prompt, slot=0), len(PROMPT))
+        read_on(self._target, self._cache, Prefill(prompt, slot=0), len(PROMPT))
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, seed=seed, **own_fields(LAW)) for seed in seeds]
@@ -167,7 +167,7 @@ def sampled(policy: TreePolicy, first_seed: int, samples: int) -> Counter[Text]:
     counts: Counter[Text] = Counter()
     for start in range(first_seed, first_seed + samples, SLOTS):
         drafter = ModelDrafter(TOY_DRAFTER, slots=SLOTS, capacity=24)
-        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        schedule = always(StepConfig(policy=policy, drafter="it"))
         crowd = Crowd(TOY_TARGET, {"it": drafter}, schedule, slots=SLOTS, capacity=24)
         sequences = crowd.start(drafter, range(start, start + SLOTS))
         while crowd.running:

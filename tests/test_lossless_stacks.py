@@ -11,7 +11,7 @@ import pytest
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
@@ -39,7 +39,7 @@ def decoded(
     target: CausalModel = TARGET,
 ) -> Run:
     """Decode with a stack in the room that a round needs and no more; nothing may fail on the way."""
-    setup = RoundSetup(policy=policy, drafter=stack_name(policy))
+    setup = StepConfig(policy=policy, drafter=stack_name(policy))
     capacity = max(len(r.prompt) + r.max_new_tokens for r in requests) + draft_room([setup], slots)
     drafters = {stack_name(policy): stack_drafter(policy, models, slots=slots, capacity=capacity)}
     done = run(target, requests, always(setup), drafters, slots=slots, capacity=capacity)
@@ -117,9 +117,9 @@ def test_a_sequence_that_lags_far_behind_overwrites_no_neighbour() -> None:
         Request(prompt=(3,), max_new_tokens=40),
         Request(prompt=tuple(range(20)) * 3, max_new_tokens=8),
     ]
-    setup = RoundSetup(policy=policy, drafter=stack_name(policy))
+    setup = StepConfig(policy=policy, drafter=stack_name(policy))
 
-    def schedule(batch: int, context: int) -> RoundSetup:
+    def schedule(batch: int, context: int) -> StepConfig:
         return setup if context >= 60 else PLAIN
 
     capacity = 68 + draft_room([setup], 2)

@@ -98,7 +98,7 @@ from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 
 torch.manual_seed({seed})
 shape = dict(hidden_size={hidden}, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2)
@@ -109,7 +109,7 @@ policy = HybridPolicy(
     model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 1, 0, 0))),
 )
 drafters = dict(small=HybridDrafter(ModelDrafter(model, slots=2, capacity=64)))
-setup = RoundSetup(policy=policy, drafter="small")
+setup = StepConfig(policy=policy, drafter="small")
 decoder = Decoder(model, drafters, always(setup), slots=2, capacity=64)
 load_kernels([policy])
 for length in (5, 8):

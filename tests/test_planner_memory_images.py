@@ -26,7 +26,7 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.identity import identify, identify_config
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
 from spectune.runtime.models.drafter import BlindModel
@@ -121,7 +121,7 @@ def measured(have: Pair, policy: TreePolicy, batch: int, temperature: float = 0.
         holder = Holder()
         shown = show(have, requests, holder)
         drafters = {"it": ModelDrafter(have.drafter, slots=batch, capacity=load.capacity)} if drafts else {}
-        setup = always(RoundSetup(policy=policy, drafter="it" if drafts else None))
+        setup = always(StepConfig(policy=policy, drafter="it" if drafts else None))
         run(have.target, shown, setup, drafters, slots=batch, capacity=load.capacity)
 
     target, small = have.footprints

@@ -21,7 +21,7 @@ from spectune.planner.strategies.stack_replay import StackReplay, agreement_of, 
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.base import Drafter
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import Recorder
@@ -75,7 +75,7 @@ class Watching(Drafter):
 class Decoded:
     """The rounds of a run whose slots were kept busy, and the drafts of each."""
 
-    rounds: list[Round]
+    rounds: list[StepOutput]
     drafts: list[DraftBatch]
 
 

@@ -18,13 +18,13 @@ from spectune.runtime.ahead import rounds as rounds_module
 from spectune.runtime.ahead.captured import CapturedRounds, Ends
 from spectune.runtime.ahead.state import Told
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
@@ -202,14 +202,14 @@ def test_a_request_that_ends_at_once_disturbs_nothing() -> None:
     assert [tuple(sequence.emitted)] == plainly([sequence.request])
 
 
-def switching(batch: int, context: int) -> RoundSetup:
+def switching(batch: int, context: int) -> StepConfig:
     """Change policy and drafter with the context, as a plan may; some rounds cannot run ahead."""
     kinds = ("chain", "chain", "eagle2", "plain", "static", "lookup", "hybrid", "talon")
     kind = kinds[context // 4 % len(kinds)]
     if kind == "lookup":
-        return RoundSetup(policy=POLICIES["lookup"], drafter="text")
+        return StepConfig(policy=POLICIES["lookup"], drafter="text")
     if kind == "hybrid":
-        return RoundSetup(policy=HybridPolicy(text=SuffixPolicy(length=3), model=ChainPolicy(length=3)), drafter="it")
+        return StepConfig(policy=HybridPolicy(text=SuffixPolicy(length=3), model=ChainPolicy(length=3)), drafter="it")
     return setup_of(kind, run_tokens=PADDED if batch == 2 else ())
 
 
@@ -264,7 +264,7 @@ def test_recorded_rounds_read_nothing_on_the_host(kind: str) -> None:
             work.run()
 
 
-def lengths_of(done: Many[Round]) -> set[int]:
+def lengths_of(done: Many[StepOutput]) -> set[int]:
     return {kept for one in done for kept in one.kept}
 
 

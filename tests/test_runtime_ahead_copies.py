@@ -28,7 +28,7 @@ from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, draft
 from spectune.runtime.batch import sequence as text_module
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
@@ -89,10 +89,10 @@ def _the_cpu_grows_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     let_the_cpu_grow_trees(monkeypatch)
 
 
-def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
+def setup_of(kind: str, **more: tuple[int, ...]) -> StepConfig:
     """Return how rounds copy: alone, or else a model drafts."""
     policy = TEXTS[kind] if kind in TEXTS else HYBRIDS[kind]
-    return RoundSetup(policy=policy, drafter="text" if kind in TEXTS else "hybrid", **more)
+    return StepConfig(policy=policy, drafter="text" if kind in TEXTS else "hybrid", **more)
 
 
 def drafters_of(model: ModelDrafter) -> dict[str, Drafter]:

@@ -10,7 +10,7 @@ import torch
 
 from spectune.runtime.batch.faults import MOST_FAULTS
 from spectune.runtime.batch.step_config import always
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
 
 from .ahead_runs import KINDS, SKETCH, Captured, eagerly, plainly, setup_of, told
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.lossless
 REQUESTS = random_requests(5, tokens=20)
 
 
-def reasons(rounds: list[Round]) -> list[str]:
+def reasons(rounds: list[StepOutput]) -> list[str]:
     return [fault.reason for one in rounds for fault in one.faults]
 
 

@@ -14,7 +14,7 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.engine.engine import Decoder
@@ -44,8 +44,8 @@ KINDS = (*AHEAD, "talon", "opt-tree", "cast", "confident-chain")
 HYBRID = HybridPolicy(text=SuffixPolicy(length=4, min_match=2), model=Eagle2Policy(verify_tokens=10, depth=2, top_k=4))
 
 
-def setup_of(kind: str) -> RoundSetup:
-    return RoundSetup(policy=HYBRID if kind == "hybrid" else POLICIES[kind], drafter="it")
+def setup_of(kind: str) -> StepConfig:
+    return StepConfig(policy=HYBRID if kind == "hybrid" else POLICIES[kind], drafter="it")
 
 
 class CapturedHead:

@@ -16,7 +16,7 @@ from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, Schedule, always, draft_room
+from spectune.runtime.batch.step_config import Schedule, StepConfig, always, draft_room
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
@@ -102,7 +102,7 @@ def test_a_whole_draft_is_one_replay(kind: str) -> None:
     ],
 )
 def test_a_whole_draft_asks_for_no_more_room_than_a_cache_is_made_with(policy: TreePolicy, slots: int) -> None:
-    setup, requests = RoundSetup(policy=policy, drafter="it"), random_requests(5, tokens=24)
+    setup, requests = StepConfig(policy=policy, drafter="it"), random_requests(5, tokens=24)
     longest = max(len(one.prompt) + one.max_new_tokens for one in requests)
     capacity = longest + draft_room([setup], slots)
     target, model = (graphed(PAIRS["llama"][place])[0] for place in range(2))
@@ -130,7 +130,7 @@ def test_a_stack_decodes_captured_as_it_does_eagerly() -> None:
         if is_captured:
             target, models = graphed(target)[0], {name: graphed(model)[0] for name, model in models.items()}
         drafter = stack_drafter(policy, models, slots=2, capacity=CAPACITY)
-        setup = RoundSetup(policy=policy, drafter="stack")
+        setup = StepConfig(policy=policy, drafter="stack")
         outputs.append(run(target, requests, always(setup), {"stack": drafter}, slots=2).outputs)
     assert outputs[0] == outputs[1] == run(PAIRS["llama"][0], requests).outputs
 

@@ -20,10 +20,10 @@ from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.prompts import Message
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.engine.settings import Completion, GenerationOptions, GenerationSettings
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.make_engine import DecoderMaker, HeldDecoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -53,7 +53,7 @@ def generated(policy: TreePolicy | None) -> list[tuple[int, ...]]:
     if policy is not None:
         run_tokens = tuple(range(policy.max_verify_tokens + 1))
         cells = tuple(replace(cell, policy=policy, drafter="small", run_tokens=run_tokens) for cell in plan.cells)
-        schedule = always(RoundSetup(policy=policy, drafter="small"))
+        schedule = always(StepConfig(policy=policy, drafter="small"))
         choice = Choice(
             plan=replace(plan, cells=cells, drafters=(("small", model("small")),)), source="file", reason="a test"
         )
@@ -298,7 +298,7 @@ class Watcher:
     def __init__(self) -> None:
         self.reasons: set[str] = set()
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         self.reasons |= {fault.reason for fault in done.faults}
 
 
@@ -309,7 +309,7 @@ def planned_generator(policy: TreePolicy, drafters: dict[str, CausalModel], watc
     cells = tuple(replace(cell, policy=policy, drafter=name, run_tokens=run_tokens) for cell in plan.cells)
     plan = replace(plan, cells=cells, drafters=tuple((one, model(one)) for one in drafters))
     choice = Choice(plan=plan, source="file", reason="a test")
-    schedule = always(RoundSetup(policy=policy, drafter=name))
+    schedule = always(StepConfig(policy=policy, drafter=name))
     return Generator(LeanModel(TARGET), TOKENIZER, drafters, schedule, choice, watcher)
 
 
@@ -331,7 +331,7 @@ def two_drafters(target: LeanModel, drafters: Mapping[str, CausalModel], watcher
     )
     plan = replace(plan, cells=cells, drafters=tuple((one, model(one)) for one in drafters))
     choice = Choice(plan=plan, source="file", reason="a test")
-    setups = {cell.batch: RoundSetup(policy=policy, drafter=cell.drafter) for cell in plan.cells}
+    setups = {cell.batch: StepConfig(policy=policy, drafter=cell.drafter) for cell in plan.cells}
     return Generator(
         target, TOKENIZER, drafters, lambda batch, context: setups[1 if batch == 1 else 3], choice, watcher
     )

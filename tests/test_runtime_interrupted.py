@@ -10,17 +10,17 @@ from unittest import mock
 import pytest
 
 from spectune.runtime.batch.faults import Fault
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine import scheduler as scheduler_file
-from spectune.runtime.engine.detokenizer import Transcript
+from spectune.runtime.engine.detokenizer import Detokenizer
 from spectune.runtime.engine.drafting import Drafting
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.session import Session
 from spectune.runtime.engine.settings import Event, GenerationSettings
 from spectune.runtime.engine.step import Verification
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 
 from .pairwise import crossed
 from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted
@@ -36,8 +36,8 @@ PLACES: dict[str, tuple[object, str]] = {
     "drafters read along": (Drafting, "read_along"),
     "drafts are verified": (Verification, "verify"),
     "a round is committed": (scheduler_file, "commit"),
-    "texts are read": (Transcript, "read"),
-    "texts end": (Transcript, "finish"),
+    "texts are read": (Detokenizer, "read"),
+    "texts end": (Detokenizer, "finish"),
     "a sequence leaves": (Scheduler, "leave"),
 }
 A_CACHE_MOVES = (ModelDrafter, "move")  # no session calls it whose drafts are copied from the text
@@ -73,7 +73,7 @@ def faults_of(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
     faults: list[Fault] = []
     real = Decoder.step
 
-    def heard(decoder: Decoder, setup: RoundSetup | None = None) -> Round:
+    def heard(decoder: Decoder, setup: StepConfig | None = None) -> StepOutput:
         done = real(decoder, setup)
         faults.extend(done.faults)
         return done
@@ -186,7 +186,7 @@ def test_what_ended_in_a_step_that_was_broken_off_can_be_cancelled(monkeypatch: 
     session = generator("plain").session(slots=1, longest=64)
     (handle,) = submitted(session, range(1, 2))
     with monkeypatch.context() as patched:
-        broken_off(patched, Transcript, "finish", 1)
+        broken_off(patched, Detokenizer, "finish", 1)
         with pytest.raises(KeyboardInterrupt):
             list(session.events())
     session.cancel(handle)
@@ -206,9 +206,9 @@ def cancelled_and_stepped(session: Session, handle: int) -> None:
         (0, Scheduler, "leave"),  # it is decoded, and its slot is given to another one
         (0, Drafting, "keep_up"),
         (0, ModelDrafter, "move"),
-        (0, Transcript, "finish"),
+        (0, Detokenizer, "finish"),
         (5, Session, "_abandon"),  # it waits
-        (5, Transcript, "finish"),
+        (5, Detokenizer, "finish"),
     ],
 )
 def test_a_request_whose_cancelling_is_broken_off_is_cancelled_by_the_next_step(

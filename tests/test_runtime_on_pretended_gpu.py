@@ -33,7 +33,7 @@ from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.runtime.batch import sampler as draws
 from spectune.runtime.batch import transfer
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -42,7 +42,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import StackDrafter
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
@@ -239,7 +239,7 @@ class Done:
 def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, spare: int = 0) -> Done:
     """Decode; on a GPU only the reading of prompts may wait unasked."""
     who = crew(replace(case, slots=case.slots + spare), device)
-    setup = RoundSetup(
+    setup = StepConfig(
         policy=WAYS[case.way],
         drafter=None if case.way == "plain" else "it",
         run_tokens=PADDED if case.is_padded else (),
@@ -248,7 +248,7 @@ def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, s
         who.target, {"it": who.drafter}, always(setup), slots=case.slots, spare_slots=spare, capacity=CAPACITY,
         allow_lossy=True, judges=who.judges, prefix_caching=prefix_caching,
     )  # fmt: skip
-    feed, rounds = Feed(decoder, requests(case.sampling)), list[Round]()
+    feed, rounds = Feed(decoder, requests(case.sampling)), list[StepOutput]()
     while True:
         waiting(device, "default")
         if not feed.refill():

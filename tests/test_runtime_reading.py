@@ -14,7 +14,7 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup
+from spectune.runtime.batch.step_config import PLAIN, StepConfig
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -56,11 +56,11 @@ class Noted(ModelDrafter):
         return super().draft(sequences, policy)
 
 
-def setup_by(name: str, policy: TreePolicy = CHAIN) -> RoundSetup:
-    return RoundSetup(policy=policy, drafter=name)
+def setup_by(name: str, policy: TreePolicy = CHAIN) -> StepConfig:
+    return StepConfig(policy=policy, drafter=name)
 
 
-def decoder(setups: list[RoundSetup], drafters: dict[str, Drafter], slots: int = 3) -> Decoder:
+def decoder(setups: list[StepConfig], drafters: dict[str, Drafter], slots: int = 3) -> Decoder:
     """Rounds take the setups in turn; the last one stays."""
     return Decoder(
         TARGET,

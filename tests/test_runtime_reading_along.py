@@ -20,14 +20,14 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.stack import StackDrafter
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.prefill import Reading
+from spectune.runtime.engine.prefill import Prefill
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
@@ -111,7 +111,7 @@ def drafted_behind_pieces(
 
 
 def finished(
-    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter, reading: Reading
+    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter, reading: Prefill
 ) -> tuple[list[int], dict[int, list[list[int]]]]:
     decoder.read_on(reading, 99)
     sequence, kept = reading.sequence, Kept(drafter, reading.sequence)
@@ -130,7 +130,7 @@ def drafted_behind_the_whole(
 def decoder_of(policy: TreePolicy, drafter: Drafter, model: CausalModel | None = None) -> Decoder:
     name = LOOKUP if isinstance(drafter, LookupDrafter) else "it"
     target = TARGET if model is None else tapped_for(TARGET, [model])
-    schedule = always(RoundSetup(policy=policy, drafter=name))
+    schedule = always(StepConfig(policy=policy, drafter=name))
     return Decoder(target, {name: drafter}, schedule, slots=SLOTS, capacity=CAPACITY)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from spectune.planner.records.slots import Slots
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
@@ -82,7 +82,7 @@ class Counted(KeyValueCache):
 def test_a_batch_that_is_kept_full_moves_no_keys() -> None:
     """But where it empties in the end."""
     model = LeanModel(tiny_llama(layers=1, seed=0))
-    for setup in (PLAIN, RoundSetup(policy=ChainPolicy(length=2), drafter="it")):
+    for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=2), drafter="it")):
         drafter = ModelDrafter(model, slots=3, capacity=CAPACITY)
         decoder = Decoder(model, {"it": drafter}, always(setup), slots=3, capacity=CAPACITY)
         for cache in (decoder._cache, drafter._cache):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models import trial
 from spectune.runtime.models.capturing import _Uncollected, capturing
@@ -55,7 +55,7 @@ class Refusing(Repeating):
 
 def texts(target: GraphedModel | LeanModel, drafter: GraphedModel | LeanModel) -> list[tuple[int, ...]]:
     model = ModelDrafter(drafter, slots=2, capacity=CAPACITY, on_device=True)
-    schedule = always(RoundSetup(policy=ChainPolicy(length=3), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=3), drafter="it"))
     return run(target, random_requests(4, tokens=12), schedule, {"it": model}, slots=2).outputs
 
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.engine.session import Session
 from spectune.runtime.engine.settings import GenerationSettings
@@ -52,7 +52,7 @@ def generator(tokenizer: PreTrainedTokenizerFast = TOKENIZER) -> Generator:
     plan, policy = plan_of([(1, 10)]), ChainPolicy(length=3)
     cell = replace(plan.cells[0], policy=policy, drafter="small", run_tokens=tuple(range(5)))
     plan = replace(plan, cells=(cell,), drafters=(("small", model("small")),))
-    schedule = always(RoundSetup(policy=policy, drafter="small"))
+    schedule = always(StepConfig(policy=policy, drafter="small"))
     choice = Choice(plan=plan, source="file", reason="a test")
     return Generator(LeanModel(LLAMA), tokenizer, {"small": LeanModel(perturbed(LLAMA, 0.02))}, schedule, choice)
 

@@ -25,7 +25,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.batch.images import ImagePrompt, read_image
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.generator import Generator
@@ -154,7 +154,7 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
     assert isinstance(drafter, ExitModel) and gallery is not None
     asked = own_prompts(request().target, request().data, OWN).judged
     texts = []
-    for setup in (PLAIN, RoundSetup(policy=ChainPolicy(length=3), drafter="it")):
+    for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=3), drafter="it")):
         drafters = {"it": ExitDrafter(drafter, slots=1, capacity=80)}
         decoder = Decoder(target, drafters, always(setup), slots=1, capacity=80)
         sequence = decoder.admit(gallery.shown(asked[0], decoder))

@@ -14,7 +14,7 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup
+from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.engine.step import Verification
 from spectune.runtime.engine.step_output import RoundResult
@@ -113,7 +113,7 @@ def test_without_memory_for_rounds_of_any_batch_a_profile_ends_in_one_line(monke
 def test_a_verification_that_finds_no_memory_leaves_its_batch_out(monkeypatch: pytest.MonkeyPatch) -> None:
     verify = Verification._verify
 
-    def short(verification: Verification, batch: list[object], draft: DraftBatch, config: RoundSetup) -> RoundResult:
+    def short(verification: Verification, batch: list[object], draft: DraftBatch, config: StepConfig) -> RoundResult:
         if len(batch) == 3 and draft.sizes.max() > 1:
             raise torch.OutOfMemoryError(SHORT)
         return verify(verification, batch, draft, config)  # type: ignore[arg-type]

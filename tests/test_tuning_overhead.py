@@ -23,9 +23,9 @@ from spectune.profiler.records.host_line import HYBRID
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.batch import stopwatch
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import PLAIN, RoundSetup, always
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -145,9 +145,9 @@ def test_rounds_that_did_not_run_as_most_of_their_policy_did_are_left_out(ahead:
     assert found.is_ahead is (ahead == 5) and found.host_ms == ((1.0,) if ahead == 5 else (3.0,)) * 5
 
 
-def round_of(setup: RoundSetup, *, nodes: int, widths: tuple[int, ...], is_ahead: bool = False) -> Round:
+def round_of(setup: StepConfig, *, nodes: int, widths: tuple[int, ...], is_ahead: bool = False) -> StepOutput:
     told: dict[str, Any] = {"context": 9, "sequences": [0], "kept": [1], "fresh": 1, "finished": []}
-    return Round(setup=setup, verify_tokens=nodes, widths=widths, is_ahead=is_ahead, **told)
+    return StepOutput(setup=setup, verify_tokens=nodes, widths=widths, is_ahead=is_ahead, **told)
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
@@ -194,7 +194,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
     step = Decoder.step
 
-    def slow_step(decoder: Decoder, setup: RoundSetup) -> Round:
+    def slow_step(decoder: Decoder, setup: StepConfig) -> StepOutput:
         clock.now_ns += 7_000_000
         clock.rounds += 1
         clock.is_plain = isinstance(setup.policy, PlainPolicy)

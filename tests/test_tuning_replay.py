@@ -34,8 +34,8 @@ from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always
-from spectune.runtime.engine.step_output import Round
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.recording.continuations import continuations
@@ -138,9 +138,9 @@ def recorded() -> tuple[Family, list[Request], Recording]:
     return family, requests, recording_of(trace)
 
 
-def decoded(policy: TreePolicy, batch: int) -> list[Round]:
+def decoded(policy: TreePolicy, batch: int) -> list[StepOutput]:
     family, requests, _ = recorded()
-    setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, TextPolicy) else "small")
+    setup = StepConfig(policy=policy, drafter=LOOKUP if isinstance(policy, TextPolicy) else "small")
     room = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=[str(setup.drafter)], batch=batch, capacity=room)
     run = decode_timed(decoder, requests, batch, keeps_full=True)

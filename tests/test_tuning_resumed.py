@@ -25,7 +25,7 @@ from spectune.profiler.records.role import RESUME
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.batch.step_config import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_config
@@ -86,7 +86,7 @@ def test_what_is_timed_is_what_is_decoded(batch: int, seen: list[Seen]) -> None:
     runner_of(EXIT, RESUME, identity="it", slots=batch, capacity=60).prepare(batch, 11, 5)()
     timed = list(seen)
     seen.clear()
-    schedule = always(RoundSetup(policy=ResumedPolicy(draft=ChainPolicy(length=4)), drafter="it"))
+    schedule = always(StepConfig(policy=ResumedPolicy(draft=ChainPolicy(length=4)), drafter="it"))
     drafters = {"it": ExitDrafter(EXIT, slots=batch, capacity=60)}
     decoder = Decoder(LEAN, drafters, schedule, slots=batch, capacity=60)
     for _ in range(batch):

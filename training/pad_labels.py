@@ -31,7 +31,7 @@ from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
 from ..profiler.records.model import ModelIdentity
 from ..runtime.batch.sequence import Request
-from ..runtime.batch.step_config import PLAIN, RoundSetup, always, draft_room
+from ..runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
 from ..runtime.engine.engine import Decoder
 from ..runtime.engine.feed import Feed
@@ -95,7 +95,7 @@ def harvest(
     """
     notes = _Notes(reads)
     policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
-    setup, slots = RoundSetup(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
+    setup, slots = StepConfig(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
     decoder = Decoder(
         tapped_for(target, [drafter], also=(reads,)),

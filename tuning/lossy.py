@@ -23,7 +23,7 @@ from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
 from ..runtime.batch.faults import memory_for
 from ..runtime.batch.sequence import Request
-from ..runtime.batch.step_config import RoundSetup, always
+from ..runtime.batch.step_config import StepConfig, always
 from ..runtime.load import require_recorded
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.layout import lay_out_text
@@ -97,10 +97,10 @@ def models_of(policy: LossyWay, drafter: str) -> tuple[str, ...]:
     return policy.draft.models if isinstance(policy.draft, StackPolicy) else (drafter,)
 
 
-def setup_for(policy: LossyWay, drafter: str) -> RoundSetup:
+def setup_for(policy: LossyWay, drafter: str) -> StepConfig:
     """Return how rounds of a lossy way are run."""
     name = stack_name(policy.draft) if isinstance(policy.draft, StackPolicy) else drafter
-    return RoundSetup(policy=policy, drafter=name)
+    return StepConfig(policy=policy, drafter=name)
 
 
 @memory_for("decoding lossily", "free some, or ask for smaller batches or shorter texts")
@@ -133,7 +133,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
     return tuple(found)
 
 
-def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> Run:
+def decode_lossy(family: Family, requests: Sequence[Request], setup: StepConfig, batch: int) -> Run:
     """Return what decoding all requests by one setup did, lossily where the setup is lossy."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)

@@ -26,7 +26,7 @@ from ..profiler.records.role import CAPTURED
 from ..profiler.remembered import cache_folder
 from ..runtime.batch.faults import memory_for
 from ..runtime.batch.sequence import Request
-from ..runtime.batch.step_config import RoundSetup, always, plain_setup, setup_of
+from ..runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
 from ..runtime.engines.regime import measured_in
 from ..runtime.load import require_recorded
 from ..runtime.models.loading import load_tokenizer
@@ -276,7 +276,7 @@ def _raced(
     )
 
 
-def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
+def entrant(name: str, setup: StepConfig, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
     """Return a fresh decoder that runs every round by one setup, ready to race: what it captures is captured."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)

@@ -16,7 +16,7 @@ from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.hybrid import HybridPolicy
 from ..batch.captured_sampler import DeviceDraws, DrawKind
 from ..batch.sequence import Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from ..batch.stopwatch import Moment
 from ..batch.transfer import Landing, host_memory
 from ..growth.captured import CapturedGrowth, RecordedDraft
@@ -30,7 +30,7 @@ from .state import DONE, DRAFTED, LAUNCHED, BatchState, Told, told_of
 from .texts import Copies
 
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
-Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
+Key = tuple[StepConfig, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class CapturedRounds:
 
     def __init__(
         self,
-        setup: RoundSetup,
+        setup: StepConfig,
         batch: int,
         target: GraphedModel,
         cache: KeyValueCache,

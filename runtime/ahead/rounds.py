@@ -20,7 +20,7 @@ from ...planner.strategies.plain import PlainPolicy
 from ..batch.captured_sampler import DeviceDraws, draws_ahead, kind_of
 from ..batch.faults import Fault, is_out_of_memory, reason_of
 from ..batch.sequence import Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from ..drafters.base import Drafter
 from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
@@ -36,14 +36,14 @@ class _Bet:
     starts: list[int]  # tokens in the target's cache of each, when it begins
     round: Launched
 
-    def holds(self, batch: Many[Sequence], setup: RoundSetup) -> bool:
+    def holds(self, batch: Many[Sequence], setup: StepConfig) -> bool:
         """Whether the next round is this one: the same sequences, slots and lengths, and the same setup."""
         mine = self.round.rounds.setup
         is_same = len(batch) == len(self.batch) and all(a is b for a, b in zip(batch, self.batch, strict=True))
         return is_same and self.starts == [s.context for s in batch] and (setup is mine or setup == mine)
 
 
-def needs_no_model(setup: RoundSetup, device: torch.device) -> bool:
+def needs_no_model(setup: StepConfig, device: torch.device) -> bool:
     """Return whether rounds of a setup may run ahead on a device with no model but the target."""
     if isinstance(setup.policy, PlainPolicy):
         return setup.drafter is None
@@ -89,7 +89,7 @@ class RoundsAhead:
             with suppress(Exception):  # who joins has joined: the round that wants its text tries again, and tells
                 self._texts.take_in(batch)
 
-    def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: Drafter | None) -> Told | None:
+    def told(self, batch: Many[Sequence], setup: StepConfig, drafter: Drafter | None) -> Told | None:
         """Return a round's result, its keys moved, with the next round launched; None where it cannot run ahead."""
         bet, self._bet = self._bet, None
         current = bet.round if bet is not None and bet.holds(batch, setup) else None
@@ -106,7 +106,7 @@ class RoundsAhead:
             self._forget_texts()
             raise
 
-    def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: Drafter | None) -> Key | None:
+    def _key_of(self, batch: Many[Sequence], setup: StepConfig, drafter: Drafter | None) -> Key | None:
         requests = [s.request for s in batch]
         is_known = drafter is not None or needs_no_model(setup, self._target.device)
         if not is_known or not draws_ahead(requests):
@@ -144,7 +144,7 @@ class RoundsAhead:
             return None
         return rounds.launch(longest) if rounds.begin(batch, fresh) else None
 
-    def _copies_by(self, setup: RoundSetup) -> Copies | None:
+    def _copies_by(self, setup: StepConfig) -> Copies | None:
         policy = copied_ahead(setup.policy, self._target.device)
         if policy is None:
             return None

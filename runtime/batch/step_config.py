@@ -13,7 +13,7 @@ from ...planner.strategies.plain import PlainPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSetup:
+class StepConfig:
     """What a plan sets for one cell of batch x context.
 
     `run_tokens[n]` is the number of tokens per sequence with which a verify of n really runs: a larger shape can be
@@ -39,9 +39,9 @@ class RoundSetup:
         return self.policy.classifier.name if self.policy.kind == "lossy-pad" else None
 
     @property
-    def plain(self) -> RoundSetup:
+    def plain(self) -> StepConfig:
         """The same setup without drafts, padded where a larger shape is cheaper."""
-        return RoundSetup(policy=PlainPolicy(), run_tokens=self.run_tokens[:2])
+        return StepConfig(policy=PlainPolicy(), run_tokens=self.run_tokens[:2])
 
     @property
     def most_tokens(self) -> int:
@@ -49,27 +49,27 @@ class RoundSetup:
         return max(self.policy.max_verify_tokens, *self.run_tokens, 1)
 
 
-def setup_of(cell: PlanCell) -> RoundSetup:
+def setup_of(cell: PlanCell) -> StepConfig:
     """Return the setup of a plan's cell."""
-    return RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
+    return StepConfig(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
 
 
-def plain_setup(cell: PlanCell) -> RoundSetup:
+def plain_setup(cell: PlanCell) -> StepConfig:
     """Return the fastest plain setup of a plan's cell."""
     return setup_of(cell).plain
 
 
-Schedule = Callable[[int, int], RoundSetup]  # (batch, context) -> setup
+Schedule = Callable[[int, int], StepConfig]  # (batch, context) -> setup
 
-PLAIN = RoundSetup(policy=PlainPolicy())
+PLAIN = StepConfig(policy=PlainPolicy())
 
 
-def draft_room(setups: Sequence[RoundSetup], batch: int | None = None) -> int:
+def draft_room(setups: Sequence[StepConfig], batch: int | None = None) -> int:
     """Return the cache positions that rounds need behind the text; `batch` None, if unknown, may need many more."""
     return 1 + max(max(setup.policy.draft_room(batch), setup.most_tokens) for setup in setups)
 
 
-def always(setup: RoundSetup) -> Schedule:
+def always(setup: StepConfig) -> Schedule:
     """Return the schedule that runs every round alike."""
     return lambda batch, context: setup
 

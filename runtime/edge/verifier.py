@@ -15,7 +15,7 @@ from ..drafters.lookup import chains
 from ..engine.compiled import prepare
 from ..engine.exit_states import ExitStates
 from ..engine.lossy_rule import LossyRules
-from ..engine.prefill import Reading, read_on
+from ..engine.prefill import Prefill, read_on
 from ..engine.scheduler import commit
 from ..engine.step import Verification
 from ..models.forward import CausalModel
@@ -61,15 +61,15 @@ class EdgeVerifier:
         """The target's vocabulary, padding included."""
         return self._target.vocabulary
 
-    def open(self, request: Request) -> Reading:
+    def open(self, request: Request) -> Prefill:
         """Reserve a slot for a text; return its unread prompt; RequestError if it is too long."""
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens + self.most_drafted + 1)
         slot = self._slots.index(None)
         text = self._slots[slot] = Sequence(request, slot)
-        return Reading(text, slot=slot)
+        return Prefill(text, slot=slot)
 
-    def read(self, reading: Reading) -> None:
+    def read(self, reading: Prefill) -> None:
         """Read a piece of a prompt; behind the last one draw the first token, and drop the text if it is finished.
 
         Raises MemoryError or RuntimeError if the forward failed; the text is then of no more use.

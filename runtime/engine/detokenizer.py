@@ -13,7 +13,7 @@ WINDOW = 64  # tokens decoded again with every new piece, about
 LEADING = 4  # tokens of the prompt that are decoded too: some tokenizers drop a blank that a text begins with
 
 
-class Transcript:
+class Detokenizer:
     """The text of one request as far as it may be shown.
 
     It does not depend on how many tokens come at once, so not on drafts. `text` is what has been shown; `end` the

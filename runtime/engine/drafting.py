@@ -8,10 +8,10 @@ from collections.abc import Sequence as Many
 from ...planner.records.draft import DraftBatch
 from ..batch.faults import MOST_FAULTS, PATIENCE, Fault, is_out_of_memory, reason_of, require_sound
 from ..batch.sequence import Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from ..drafters.base import Drafter
 from ..drafters.lookup import roots_of
-from .prefill import Reading
+from .prefill import Prefill
 
 
 class Drafting:
@@ -27,7 +27,7 @@ class Drafting:
         self.drafters = drafters
         self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
-        self._latest: RoundSetup | None = None  # of the last round, or of one that is expected
+        self._latest: StepConfig | None = None  # of the last round, or of one that is expected
         self._late: set[str] = set()  # who has texts to read before it drafts again
         self._resting: dict[str, int] = {}  # who found no memory, and how many texts leave before it is asked again
 
@@ -36,11 +36,11 @@ class Drafting:
         """Whether no drafter failed in its last round or for good."""
         return not any(self._failures.values())
 
-    def expect(self, config: RoundSetup) -> None:
+    def expect(self, config: StepConfig) -> None:
         """Set the likely configuration of the next round: until then only its drafter reads prompts."""
         self._latest = config
 
-    def usable(self, planned: RoundSetup) -> RoundSetup:
+    def usable(self, planned: StepConfig) -> StepConfig:
         """Return the next round's configuration: as planned, but plain where its drafter is missing or rests."""
         is_alone = planned.drafter is not None and self.drafter_of(planned) is None
         if is_alone and planned.drafter not in self.drafters:
@@ -49,14 +49,14 @@ class Drafting:
         self._latest = planned.plain if is_alone else planned
         return self._latest
 
-    def drafter_of(self, config: RoundSetup) -> Drafter | None:
+    def drafter_of(self, config: StepConfig) -> Drafter | None:
         """Return the drafter of a configuration; None where there is none, or it rests."""
         name = config.drafter
         if name is None or self._failures.get(name, MOST_FAULTS) >= MOST_FAULTS:
             return None
         return self.drafters[name]
 
-    def draft(self, batch: Many[Sequence], config: RoundSetup) -> tuple[int, DraftBatch]:
+    def draft(self, batch: Many[Sequence], config: StepConfig) -> tuple[int, DraftBatch]:
         """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
         drafter = self.drafter_of(config)
         if drafter is None:
@@ -69,7 +69,7 @@ class Drafting:
         return self.sound(batch, config, uncached, draft)
 
     def sound(
-        self, batch: Many[Sequence], config: RoundSetup, uncached: int, draft: DraftBatch
+        self, batch: Many[Sequence], config: StepConfig, uncached: int, draft: DraftBatch
     ) -> tuple[int, DraftBatch]:
         """Return what a drafter read and drafted; only roots where its trees are malformed."""
         name = config.drafter or ""
@@ -81,7 +81,7 @@ class Drafting:
         self.note_sound(config)
         return uncached, draft
 
-    def draft_behind(self, batch: Many[Sequence], config: RoundSetup, uncached: int) -> None:
+    def draft_behind(self, batch: Many[Sequence], config: StepConfig, uncached: int) -> None:
         """Draft with so many unread tokens of every sequence, and drop the draft; only a drafter that rewinds does."""
         drafter = self.drafter_of(config)
         if drafter is None or not drafter.rewind(()):  # which crops no slot
@@ -97,11 +97,11 @@ class Drafting:
             if failures < MOST_FAULTS:
                 self._failures[name] = 0
 
-    def note_sound(self, config: RoundSetup) -> None:
+    def note_sound(self, config: StepConfig) -> None:
         """Note that a configuration's drafter has drafted well-formed trees."""
         self._failures[config.drafter or ""] = 0
 
-    def has_read_late(self, config: RoundSetup, widths: tuple[int, ...]) -> bool:
+    def has_read_late(self, config: StepConfig, widths: tuple[int, ...]) -> bool:
         """Return whether the drafter of a round of such forwards read prompts late in it; clears that mark."""
         name = config.drafter
         if name not in self._late or not widths:
@@ -109,7 +109,7 @@ class Drafting:
         self._late.discard(name)
         return True
 
-    def read_along(self, reading: Reading) -> None:
+    def read_along(self, reading: Prefill) -> None:
         """Let the current drafter read as much of a prompt as the target has; others read it later."""
         tokens = reading.sequence.request.prompt[: reading.read]
 
@@ -133,7 +133,7 @@ class Drafting:
         """Exchange the texts of two slots in which no sequence runs."""
         self.keep_up(lambda _, drafter: drafter.swap_prefixes(one, other), one, other)
 
-    def join(self, reading: Reading, slot: int) -> None:
+    def join(self, reading: Prefill, slot: int) -> None:
         """Let drafters take a sequence into its slot; those not in use read the prompt when they first draft."""
 
         def take(name: str, drafter: Drafter) -> None:

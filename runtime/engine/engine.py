@@ -11,7 +11,7 @@ from ...planner.records.draft import DraftBatch
 from ..ahead.rounds import RoundsAhead
 from ..batch.faults import Fault
 from ..batch.sequence import Request, Sequence
-from ..batch.step_config import RoundSetup, Schedule
+from ..batch.step_config import Schedule, StepConfig
 from ..batch.stopwatch import DONE, Stopwatch
 from ..drafters.base import Drafter
 from ..models.forward import CausalModel
@@ -23,10 +23,10 @@ from .exit_states import ExitStates
 from .lossy_rule import LossyRules
 from .overlap import Overlap
 from .pad import PivotJudge
-from .prefill import Reading
+from .prefill import Prefill
 from .scheduler import Scheduler, commit
 from .step import Rounds, Verification
-from .step_output import Round
+from .step_output import StepOutput
 
 
 class Decoder:
@@ -129,17 +129,17 @@ class Decoder:
         self._overlap.note_joined(self.running)
         return sequence
 
-    def begin(self, request: Request, index: int = 0) -> Reading:
+    def begin(self, request: Request, index: int = 0) -> Prefill:
         """Reserve a slot, one at a time, for a prompt that `read_on` reads between rounds; `abandon` frees it."""
         return self._scheduler.begin(request, index)
 
-    def read_on(self, reading: Reading, most: int) -> None:
+    def read_on(self, reading: Prefill, most: int) -> None:
         """Read at most `most` more tokens of a prompt; behind the last one do as `admit` does."""
         self._scheduler.read_on(reading, most)
         if not reading.left:
             self._overlap.note_joined(self.running)
 
-    def abandon(self, reading: Reading) -> None:
+    def abandon(self, reading: Prefill) -> None:
         """Give up a prompt that was begun and has not joined."""
         self._scheduler.abandon(reading)
 
@@ -151,15 +151,15 @@ class Decoder:
             )
         self._scheduler.leave(sequence)
 
-    def step(self, setup: RoundSetup | None = None) -> Round:
+    def step(self, setup: StepConfig | None = None) -> StepOutput:
         """Run one round over the whole batch and let finished sequences leave; see `Rounds.step`."""
         return self._rounds.step(setup)
 
-    def draft(self, setup: RoundSetup, uncached: int) -> None:
+    def draft(self, setup: StepConfig, uncached: int) -> None:
         """Let a setup's drafter draft with `uncached` unread tokens, and drop the draft."""
         self._drafting.draft_behind(self._scheduler.schedule(), setup, uncached)
 
-    def verify(self, draft: DraftBatch, setup: RoundSetup) -> None:
+    def verify(self, draft: DraftBatch, setup: StepConfig) -> None:
         """Verify given trees, one for each sequence, as a round of a setup would; errors as in `step`."""
         batch = self._scheduler.schedule()
         commit(batch, self._verification.verify(batch, draft, setup).accepted)

@@ -12,7 +12,7 @@ from ...planner.records.draft import DraftBatch
 from ...planner.strategies.naming import name_of
 from ..batch.faults import Fault, is_out_of_memory, reason_of
 from ..batch.sequence import Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from ..drafters.base import Drafter
 from ..models.forward import CausalModel, ForwardInput, LeftStates, Resuming
 from ..models.kv_cache import KeyValueCache
@@ -24,7 +24,7 @@ class ExitStates:
     def __init__(self, target: CausalModel, drafters: Mapping[str, Drafter], faults: list[Fault]) -> None:
         self._target, self._drafters, self._faults = target, drafters, faults
 
-    def left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, config: RoundSetup) -> LeftStates | None:
+    def left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, config: StepConfig) -> LeftStates | None:
         """Return the states from which a verification continues; None where all layers read all nodes."""
         if config.policy.kind != "resumed" or not draft.widths:
             return None

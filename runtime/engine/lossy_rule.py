@@ -10,7 +10,7 @@ from torch import Tensor
 from ...planner.lossy.run import LossyWay
 from ...planner.strategies.lossy import LossyPolicy
 from ..batch.faults import Fault
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from ..models.kv_cache import FeatureCache, KeyValueCache
 from .acceptance import Acceptance, Gates
 from .fly import accept_loosely
@@ -27,7 +27,7 @@ class LossyRules:
     ) -> None:
         self._judges, self._cache, self._faults, self._is_allowed = judges, cache, faults, is_allowed
 
-    def policy_of(self, config: RoundSetup) -> LossyWay | None:
+    def policy_of(self, config: StepConfig) -> LossyWay | None:
         """Return the lossy policy of a round, None where it is lossless or has to be."""
         policy = config.policy
         if not isinstance(policy, LossyPolicy):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .step_output import Round
+from .step_output import StepOutput
 
 
 class RoundObserver(Protocol):
     """Gets every round right after it, in order; never raises because of a round's content."""
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         """Take a finished round."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Many
 
 from ..ahead.rounds import RoundsAhead
 from ..batch.sequence import Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from .acceptance import accepted_ahead, accepted_of
 from .drafting import Drafting
 from .step_output import RoundResult
@@ -24,7 +24,7 @@ class Overlap:
         if self._rounds is not None:
             self._rounds.note_joined(batch)
 
-    def take(self, batch: Many[Sequence], config: RoundSetup) -> RoundResult | None:
+    def take(self, batch: Many[Sequence], config: StepConfig) -> RoundResult | None:
         """Return a round's result, its rows moved and the next round launched; None where it must run here."""
         if self._rounds is None:
             return None

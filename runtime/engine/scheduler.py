@@ -15,7 +15,7 @@ from ..models.forward import CausalModel
 from ..models.kv_cache import KeyValueCache
 from .acceptance import Accepted
 from .drafting import Drafting
-from .prefill import Reading, read_on
+from .prefill import Prefill, read_on
 from .prefix_cache import PrefixCache
 
 BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the next one, and that launched behind it
@@ -48,7 +48,7 @@ class Scheduler:
         self._target, self._cache, self._drafting, self._slots = target, cache, drafting, slots
         self._batch = Slots[Sequence]()
         self._prefixes = PrefixCache(is_on=prefix_caching)
-        self._reading: Reading | None = None  # a prompt on its way into the last slot
+        self._reading: Prefill | None = None  # a prompt on its way into the last slot
         self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
         self._behind = 0  # rounds to come whose time may hold the reading of a prompt
         self._joined: list[int] = []  # by index, since the last round was committed
@@ -95,29 +95,29 @@ class Scheduler:
         """See `Decoder.admit`."""
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens)
-        reading = Reading(Sequence(request, index), slot=self._batch.next)
+        reading = Prefill(Sequence(request, index), slot=self._batch.next)
         self._resume(reading)
         self._read_on(reading, reading.left)
         return reading.sequence
 
-    def begin(self, request: Request, index: int) -> Reading:
+    def begin(self, request: Request, index: int) -> Prefill:
         """See `Decoder.begin`."""
         assert self.has_room and self._reading is None
         self.settle()  # nobody else lies in the last slot
         self._cache.require(len(request.prompt) + request.max_new_tokens)
-        reading = Reading(Sequence(request, index), slot=self._slots - 1)
+        reading = Prefill(Sequence(request, index), slot=self._slots - 1)
         self._resume(reading)
         self._reading = reading
         return reading
 
-    def read_on(self, reading: Reading, most: int) -> None:
+    def read_on(self, reading: Prefill, most: int) -> None:
         """See `Decoder.read_on`."""
         assert reading is self._reading
         self._read_on(reading, most)
         if not reading.left:
             self._reading = None
 
-    def abandon(self, reading: Reading) -> None:
+    def abandon(self, reading: Prefill) -> None:
         """See `Decoder.abandon`."""
         if reading is self._reading:
             self._reading = None
@@ -143,7 +143,7 @@ class Scheduler:
     def _taken(self) -> set[int]:
         return {*self._batch.homes, *(() if self._reading is None else (self._reading.slot,))}
 
-    def _resume(self, reading: Reading) -> None:
+    def _resume(self, reading: Prefill) -> None:
         if not self._prefixes.is_on:
             return
         prompt, slot = reading.sequence.request.prompt, reading.slot
@@ -181,7 +181,7 @@ class Scheduler:
             self._cache.move_slot(source, slot, tokens)
         return self._drafting.copy_prefix(source, slot, tokens)
 
-    def _read_on(self, reading: Reading, most: int) -> None:
+    def _read_on(self, reading: Prefill, most: int) -> None:
         self._behind = BEHIND if self._reads_behind else 0
         logits = read_on(self._target, self._cache, reading, most)
         if reading.left:
@@ -194,7 +194,7 @@ class Scheduler:
             reading.begin_anew()
             raise
 
-    def _join(self, reading: Reading, logits: Tensor) -> None:
+    def _join(self, reading: Prefill, logits: Tensor) -> None:
         sequence, slot = reading.sequence, self._batch.next
         require_numbers(logits)
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])

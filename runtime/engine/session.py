@@ -16,16 +16,16 @@ from ..batch.images import PromptLike
 from ..batch.sequence import Request, Sequence
 from ..models.image_cache import ImageCache
 from ..models.layout import PREFILL_TOKENS
-from .detokenizer import Transcript
+from .detokenizer import Detokenizer
 from .engine import Decoder
 from .observer import RoundObserver
-from .prefill import Job
 from .prompts import request_of, require_known, require_room
+from .request_state import RequestState
 from .settings import Event, FinishReason, GenerationOptions, GenerationSettings
 
 DEFAULTS = GenerationSettings()
 ALL = 2**62  # tokens of prompts: of all of them
-Due = tuple[Job, Sequence, int]  # who emitted something, with how many tokens there were before
+Due = tuple[RequestState, Sequence, int]  # who emitted something, with how many tokens there were before
 
 
 class Session:
@@ -63,11 +63,11 @@ class Session:
         self._why_longest = why_longest
         self._gallery, self._ends, self._prefill_tokens = gallery, ends, prefill_tokens
         self._submitted = 0
-        self._jobs: dict[int, Job] = {}
-        self._waiting: deque[Job] = deque()
+        self._jobs: dict[int, RequestState] = {}
+        self._waiting: deque[RequestState] = deque()
         self._untold: list[Event] = []  # to be told by the next step
         self._due: list[Due] = []  # whose news are not read; the next one last
-        self._cancelled: list[Job] = []  # that have not left yet
+        self._cancelled: list[RequestState] = []  # that have not left yet
         self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
@@ -102,8 +102,8 @@ class Session:
         if self._gallery is not None and shown > self._gallery.room:
             raise RequestError(f"a prompt shows {shown} images and there is room for {self._gallery.room}; show fewer")
         handle, self._submitted = self._submitted, self._submitted + 1
-        transcript = Transcript(self._tokenizer, len(request.prompt), stop)
-        job = Job(handle, request, transcript, is_read=self._piecewise or bool(stop))
+        transcript = Detokenizer(self._tokenizer, len(request.prompt), stop)
+        job = RequestState(handle, request, transcript, is_read=self._piecewise or bool(stop))
         self._jobs[handle] = job
         self._waiting.append(job)
         return handle
@@ -154,7 +154,7 @@ class Session:
                 self._drop(job, events)
             self._cancelled.pop()
 
-    def _drop(self, job: Job, events: list[Event]) -> None:
+    def _drop(self, job: RequestState, events: list[Event]) -> None:
         if job.sequence is None:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -196,7 +196,7 @@ class Session:
             if self._piecewise and self._decoder.running:
                 left = min(left, self._prefill_tokens)
 
-    def _read(self, job: Job, most: int) -> int:
+    def _read(self, job: RequestState, most: int) -> int:
         """Read at most `most` tokens of a request's prompt, after the last of which it joins; return how many."""
         if job.sequence is not None:
             return 0  # it has joined in a step that was broken off behind that
@@ -215,20 +215,20 @@ class Session:
             return before
         return before - job.reading.left
 
-    def _abandon(self, job: Job) -> None:
+    def _abandon(self, job: RequestState) -> None:
         if job.reading is not None:
             self._decoder.abandon(job.reading)
             job.reading = None
 
-    def _adopt(self, job: Job) -> None:
+    def _adopt(self, job: RequestState) -> None:
         """Set a request's sequence if it is in the batch: then only later work was interrupted."""
         job.sequence = next((one for one in self._decoder.running if one.index == job.handle), None)
 
-    def _welcome(self, job: Job, sequence: Sequence) -> None:
+    def _welcome(self, job: RequestState, sequence: Sequence) -> None:
         self._due.append((job, sequence, len(sequence.tokens)))
         self._waiting.popleft()
 
-    def _may_join(self, job: Job) -> bool:
+    def _may_join(self, job: RequestState) -> bool:
         """Whether a request has room and, as far as is known, memory, and its images fit or never will better."""
         if job.reading is not None or job.sequence is not None:
             return True
@@ -261,7 +261,7 @@ class Session:
                 self._tell(job, sequence, events)
             self._due.pop()
 
-    def _tell(self, job: Job, sequence: Sequence, events: list[Event]) -> None:
+    def _tell(self, job: RequestState, sequence: Sequence, events: list[Event]) -> None:
         if sequence.is_finished:
             self._end(job, "stop" if sequence.is_stopped else "length", events)
             return
@@ -280,7 +280,7 @@ class Session:
         if any(running is sequence for running in self._decoder.running):
             self._decoder.cancel(sequence)
 
-    def _end(self, job: Job, reason: FinishReason, events: list[Event], error: str = "") -> None:
+    def _end(self, job: RequestState, reason: FinishReason, events: list[Event], error: str = "") -> None:
         completion = job.completed(reason, error)
         event = Event(handle=job.handle, piece=job.transcript.text[job.told :], completion=completion)
         del self._jobs[job.handle]

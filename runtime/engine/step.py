@@ -14,7 +14,7 @@ from ..batch.captured_sampler import TreeSamplers, draws_ahead
 from ..batch.faults import Fault, is_out_of_memory, reason_of
 from ..batch.sampler import best_tokens, drawn_from, draws_of, scored
 from ..batch.sequence import Sequence, shared_temperature
-from ..batch.step_config import PLAIN, RoundSetup, Schedule
+from ..batch.step_config import PLAIN, Schedule, StepConfig
 from ..batch.stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from ..batch.tree_input import FedTrees
 from ..drafters.lookup import roots_of
@@ -29,7 +29,7 @@ from .exit_states import ExitStates, logits_of
 from .lossy_rule import LossyRules
 from .overlap import Overlap
 from .scheduler import Committed, Scheduler
-from .step_output import Round, RoundResult
+from .step_output import RoundResult, StepOutput
 
 
 class Rounds:
@@ -49,7 +49,7 @@ class Rounds:
         self._scheduler, self._drafting, self._verification = scheduler, drafting, verification
         self._plan, self._overlap, self._faults, self._watch = plan, overlap, faults, watch
 
-    def step(self, config: RoundSetup | None = None) -> Round:
+    def step(self, config: StepConfig | None = None) -> StepOutput:
         """Run one round over the whole batch and let finished sequences leave; `config` None: as planned.
 
         MemoryError where the target cannot verify even the newest token of every sequence.
@@ -63,7 +63,7 @@ class Rounds:
         committed = self._scheduler.commit(batch, result.accepted)
         return self._output(batch, context, planned, config, result, committed)
 
-    def _round(self, batch: Many[Sequence], config: RoundSetup) -> RoundResult:
+    def _round(self, batch: Many[Sequence], config: StepConfig) -> RoundResult:
         uncached, draft = self._drafting.draft(batch, config)
         self._watch.mark(DRAFTED)
         result = self._verification.verify(batch, draft, config)
@@ -75,18 +75,18 @@ class Rounds:
         self,
         batch: Many[Sequence],
         context: int,
-        planned: RoundSetup,
-        config: RoundSetup,
+        planned: StepConfig,
+        config: StepConfig,
         result: RoundResult,
         committed: Committed,
-    ) -> Round:
+    ) -> StepOutput:
         faults = tuple(self._faults)
         self._faults.clear()
         is_behind = self._drafting.has_read_late(config, result.widths) or committed.is_behind
         self._watch.mark(DONE)
         round_ms = self._watch.ms(BEGUN, DONE)
         draft_ms = min(result.draft_ms, round_ms)
-        return Round(
+        return StepOutput(
             setup=config,
             instead_of=None if config is planned else planned,
             context=context,
@@ -132,7 +132,7 @@ class Verification:
         self._samplers, self._exits, self._rules = TreeSamplers(target.device), exits, rules
         self._faults, self._watch = faults, watch
 
-    def verify(self, batch: Many[Sequence], draft: DraftBatch, config: RoundSetup) -> RoundResult:
+    def verify(self, batch: Many[Sequence], draft: DraftBatch, config: StepConfig) -> RoundResult:
         """Return what the target accepts of the trees; where they do not fit into memory, of their roots alone."""
         try:
             return self._verify(batch, draft, config)
@@ -142,7 +142,7 @@ class Verification:
             self._faults.append(Fault(drafter=None, reason=reason_of(error), is_memory=True))
         return self._verify(batch, roots_of(len(batch)), PLAIN)
 
-    def _verify(self, batch: Many[Sequence], draft: DraftBatch, config: RoundSetup) -> RoundResult:
+    def _verify(self, batch: Many[Sequence], draft: DraftBatch, config: StepConfig) -> RoundResult:
         trees = FedTrees(batch, draft, config.padded(max(draft.sizes.tolist())))
         self._cache.require(max(trees.contexts) + trees.fed)
         step = trees.laid_out(self._masks, self._seen_in)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ..batch.faults import Fault
 from ..batch.sequence import Sequence
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from .acceptance import Accepted, Gates
 
 
 @dataclass(slots=True, kw_only=True)
-class Round:
+class StepOutput:
     """The record of one round; row i of each list is the i-th sequence of the batch before the round.
 
     A round that ran ahead of the host (see `ahead/`) began before its step did. The device's own clock times its draft
@@ -19,8 +19,8 @@ class Round:
     fields takes the host twice as long.
     """
 
-    setup: RoundSetup  # that it ran by
-    instead_of: RoundSetup | None = None  # that was asked for, where nobody drafts by it: it ran plainly
+    setup: StepConfig  # that it ran by
+    instead_of: StepConfig | None = None  # that was asked for, where nobody drafts by it: it ran plainly
     context: int  # most cached tokens of any sequence, before the round
     sequences: list[int]  # index of each sequence
     kept: list[int]  # tokens emitted per sequence

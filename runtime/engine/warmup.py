@@ -13,7 +13,7 @@ from ...planner.strategies import drafting
 from ...planner.strategies.hybrid import HybridPolicy
 from ..batch.faults import Fault
 from ..batch.sequence import Request
-from ..batch.step_config import RoundSetup
+from ..batch.step_config import StepConfig
 from .engine import Decoder
 
 SETTLED = 3  # rounds of one kind: behind another one, behind its own, and one that was launched ahead
@@ -33,7 +33,7 @@ class WarmUp:
             self._request = Request(prompt=prompt, max_new_tokens=longest - len(prompt), temperature=temperature)
         self._faults: dict[tuple[str | None, str], Fault] = {}  # by whose they are and what they say
 
-    def run(self, setups_at: Callable[[int], Iterable[RoundSetup]], batches: Iterable[int], *, captured: bool) -> int:
+    def run(self, setups_at: Callable[[int], Iterable[StepConfig]], batches: Iterable[int], *, captured: bool) -> int:
         """Run every setup at every batch; return the number of rounds.
 
         The decoder's next round reports the faults; drafters that failed stay in use. `captured`: run forwards at every
@@ -54,7 +54,7 @@ class WarmUp:
             self._decoder.tell_again(self._faults.values())
         return self.rounds
 
-    def _run_settled(self, setup: RoundSetup, batch: int) -> bool:
+    def _run_settled(self, setup: StepConfig, batch: int) -> bool:
         for _ in range(SETTLED):
             self._fill(batch)
             faults = self._decoder.step(setup).faults
@@ -68,7 +68,7 @@ class WarmUp:
         for fault in (*faults, *self._decoder.forgiven()):
             self._faults[fault.drafter, fault.reason] = fault
 
-    def _draft_sizes(self, setup: RoundSetup, batch: int) -> None:
+    def _draft_sizes(self, setup: StepConfig, batch: int) -> None:
         """Let a drafter read every possible number of unread tokens at once, and draft behind them."""
         asked = drafting(setup.policy)
         alone = replace(setup, policy=asked.model) if isinstance(asked, HybridPolicy) else setup
@@ -80,14 +80,14 @@ class WarmUp:
                 self._note(())
             fresh *= 2
 
-    def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
+    def _verify_sizes(self, setup: StepConfig, batch: int) -> None:
         most = setup.policy.max_verify_tokens
         sizes = (most,) if setup.policy.source == "none" or setup.policy.is_of_one_size else range(1, most + 1)
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
             self._fill(batch)
             self._verify(tokens, batch, setup)
 
-    def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:
+    def _verify(self, tokens: int, batch: int, setup: StepConfig) -> None:
         """Verify trees of so many tokens, no deeper than a setup's: deeper ones draw more."""
         self._decoder.verify(_trees(tokens, max(setup.policy.bounds.depth, 1), batch), setup)
         self._note(())

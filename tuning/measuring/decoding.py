@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...errors import ModelError, NoRoomError, RequestError
 from ...planner.strategies.stack import JOINT
 from ...runtime.batch.sequence import Request
-from ...runtime.batch.step_config import RoundSetup, Schedule, draft_room
+from ...runtime.batch.step_config import Schedule, StepConfig, draft_room
 from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.base import Drafter
 from ...runtime.drafters.head import model_drafter
@@ -19,7 +19,7 @@ from ...runtime.drafters.stack import named_stack
 from ...runtime.engine.engine import Decoder
 from ...runtime.engine.feed import Feed
 from ...runtime.engine.pad import PivotJudge
-from ...runtime.engine.step_output import Round
+from ...runtime.engine.step_output import StepOutput
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
 
@@ -31,7 +31,7 @@ class TimedRound:
     """One round and how long it took."""
 
     ms: float
-    round: Round
+    round: StepOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Run:
         return places
 
 
-def counted(done: Round, texts: int) -> list[int]:
+def counted(done: StepOutput, texts: int) -> list[int]:
     """Return the tokens accepted by those sequences of a round that are decoded for the first time."""
     return [kept for index, kept in zip(done.sequences, done.kept, strict=True) if index < texts]
 
@@ -130,12 +130,12 @@ class Family:
         )
 
 
-def names_of(setup: RoundSetup) -> list[str]:
+def names_of(setup: StepConfig) -> list[str]:
     """Return whom a setup needs of a family: what drafts, and what judges the drafts."""
     return [name for name in (setup.drafter, setup.classifier) if name is not None]
 
 
-def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:
+def room_for(requests: Sequence[Request], setups: Sequence[StepConfig], batch: int | None = None) -> int:
     """Return the cache positions of the longest request with draft nodes; an open `batch` may take much more."""
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     return longest + draft_room(setups, batch)
@@ -162,7 +162,7 @@ def timed_step(decoder: Decoder) -> TimedRound:
     return TimedRound(ms=ms, round=done)
 
 
-def require_faultless(done: Round) -> None:
+def require_faultless(done: StepOutput) -> None:
     """Raise where something failed in a round: its time is not that of its policy.
 
     NoRoomError: memory had no room for all of it; ModelError where a drafter failed.

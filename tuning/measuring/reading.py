@@ -18,7 +18,7 @@ from ...runtime.batch.sequence import Request
 from ...runtime.batch.sequence import Sequence as Text
 from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.head import model_drafter
-from ...runtime.engine.prefill import Reading, read_on
+from ...runtime.engine.prefill import Prefill, read_on
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
 from ..request import Identities
@@ -123,7 +123,7 @@ def _by_target(target: CausalModel, longest: int) -> Read:
     cache = target.new_cache(1, longest)
 
     def read(prompt: list[int]) -> None:
-        read_on(target, cache, Reading(_text(prompt), slot=0), len(prompt))
+        read_on(target, cache, Prefill(_text(prompt), slot=0), len(prompt))
 
     return read
 
