@@ -191,9 +191,9 @@ def test_drafts_behind_a_piece_that_was_left_out_are_others(monkeypatch: pytest.
     drafter = made()
     real, read = drafter.read_along, [0]
 
-    def forgetful(slot: int, tokens: Many[int], held: int) -> None:
+    def forgetful(slot: int, tokens: Many[int], held: int) -> int:
         read[0] += 1
-        real(slot, tokens[::-1] if read[0] == 5 else tokens, held)
+        return real(slot, tokens[::-1] if read[0] == 5 else tokens, held)
 
     monkeypatch.setattr(drafter, "read_along", forgetful)
     spoilt = drafted_behind_pieces(monkeypatch, decoder_of(policy, drafter), drafter)
