@@ -23,7 +23,7 @@ from spectune.profiler.identity import identify
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.engines.drafter import drafter_form
-from spectune.runtime.loader import load
+from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter, require_drafter_of
 from spectune.runtime.models.drafter_shapes import RecyclingShape, is_recycling, recycling_shape
 from spectune.runtime.models.formats import draft_role

@@ -8,7 +8,7 @@ import pytest
 
 from spectune.engines.load import Address
 from spectune.engines.sentinel import LONG, PAIRS, SHORT, Reading, read_pace, sentinel_prompts
-from spectune.engines.server import ServerTimeouts, Server, started
+from spectune.engines.server import Server, ServerTimeouts, started
 from spectune.engines.table import ENGINES
 
 from .fake_openai_server import FREE_WORDS, READ_MS

@@ -19,7 +19,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.text import TextPolicy, batch_of
 from spectune.planner.strategies.texts import Texts, TextState
-from spectune.runtime.faults import require_sound
+from spectune.runtime.batch.faults import require_sound
 
 POLICIES: tuple[TextPolicy, ...] = (
     LookupPolicy(length=3, max_ngram=3),

@@ -22,8 +22,8 @@ from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.search import solve
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.records.device import GIB, Device
-from spectune.runtime.choice import Choice, choose_plan
-from spectune.runtime.ladder import is_near
+from spectune.runtime.device_match import is_near
+from spectune.runtime.plan_choice import Choice, choose_plan
 
 from .faulty_service import FaultyService, served
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts

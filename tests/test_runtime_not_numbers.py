@@ -15,8 +15,8 @@ from spectune import load
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError
-from spectune.runtime.draws import best_tokens
 from spectune.runtime.models.kernels.host_draws import NO_TOKEN, follow
+from spectune.runtime.sampling.sampler import best_tokens
 from spectune.tuning.profile import profile
 
 from .tiny_family import quick_request, save_model

@@ -9,7 +9,7 @@ import pytest
 
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.schedule import next_cell
-from spectune.runtime.setup import PlannedSchedule
+from spectune.runtime.batch.step_config import PlannedSchedule
 
 from .plans import plan_of
 

@@ -17,16 +17,16 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.cache import FeatureCache
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import chain_sight, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
 from .tiny_heads import READS, Weights, head_weights, layer_config

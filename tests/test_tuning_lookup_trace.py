@@ -11,7 +11,7 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import MISS
-from spectune.runtime.requests import Request
+from spectune.runtime.batch.sequence import Request
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile

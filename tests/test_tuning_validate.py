@@ -28,9 +28,9 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import always, plain_setup, setup_of
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import decode_timed, names_of
 from spectune.tuning.measuring.speed_probe import CALLS, SpeedProbe, draft_probes, gauged_sizes, pace_of
