@@ -111,6 +111,7 @@ def test_the_error_of_a_pace_is_part_of_a_load_s() -> None:
     paces = paces_of(bundle(one, *others))
     assert ran_of(one).error == pytest.approx(0.0)
     assert ran_of(one, paces=paces).error == pytest.approx(paces.error([one])) != 0.0
+    assert ran_of(one, paces=paces, basis=[one]).error == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(("pace", "factor"), [(0.0, 1.0), (0.05, math.exp(1.645 * 0.05))])

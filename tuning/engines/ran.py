@@ -61,8 +61,10 @@ def _drafts_always(trial: Trial) -> bool:
     return trial.counts.drafts > 0.5 * trial.counts.rounds(tokens, answers)
 
 
-def ran_of(trial: Trial, *repeats: Trial, paces: Paces = UNPACED) -> Ran:
+def ran_of(trial: Trial, *repeats: Trial, paces: Paces = UNPACED, basis: Sequence[Trial] = ()) -> Ran:
     """Return a load, or several of one length, as the planner reads them, at the mean of the `paces`.
+
+    Its error is over the pace of the loads that it is compared with, the `basis`.
 
     Raises:
         MeasurementError: its answers have one token each, so there are no rounds, or it drafts though it is plain.
@@ -87,7 +89,7 @@ def ran_of(trial: Trial, *repeats: Trial, paces: Paces = UNPACED) -> Ran:
         acceptance=counts.acceptance(rounds),
         ttft_ms=sum(one.ttft_ms for one in answers) / len(answers),
         answer_tokens=tokens / len(answers),
-        error=math.hypot(speed_error(answers), paces.error((trial, *repeats))),
+        error=math.hypot(speed_error(answers), paces.error((trial, *repeats), basis)),
     )
 
 

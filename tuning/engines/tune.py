@@ -176,8 +176,10 @@ class _Loads:
         found: dict[int, tuple[Served, ...]] = {}
         paces = paces_of(self.bundle)
         for concurrency in self.request.concurrencies:
-            cells = self._cells(concurrency).values()
-            found[concurrency] = served(concurrency, [ran_of(*own, paces=paces) for own in cells])
+            cells = self._cells(concurrency)
+            plain = cells.get((PLAIN, 0), ())
+            ran = [ran_of(*own, paces=paces, basis=plain) for own in cells.values()]
+            found[concurrency] = served(concurrency, ran)
         return found
 
     def chosen(self, tables: Sequence[Start]) -> Start:
