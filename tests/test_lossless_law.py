@@ -22,7 +22,6 @@ from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
@@ -33,6 +32,7 @@ from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.sampling import sampler as draws_module
+from spectune.runtime.sampling.noise import gumbel
 
 from .decoded_runs import BUSHY
 from .tiny_models import perturbed, tiny_llama

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from spectune.runtime.batch.noise import gumbel, open_unit
 from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.sampling.noise import gumbel, open_unit
 from spectune.runtime.sampling.sampler import draw
 
 SEEDS = torch.arange(2000).unsqueeze(1)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.engine import step as step_module
@@ -22,6 +21,7 @@ from spectune.runtime.models.kernels.host_draws import drawn_from
 from spectune.runtime.models.kernels.host_noise import draw_noise
 from spectune.runtime.models.kernels.host_scores import BLOCK
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.sampling.noise import gumbel
 from spectune.runtime.sampling.sampler import draws_of
 
 from .decoded_runs import CAPACITY, Run, drafting, random_requests, run

@@ -19,7 +19,7 @@ from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.session import Session
 from spectune.runtime.engine.settings import Event, GenerationSettings
-from spectune.runtime.engine.step import Verification
+from spectune.runtime.engine.step import TargetVerifier
 from spectune.runtime.engine.step_output import StepOutput
 
 from .pairwise import crossed
@@ -34,7 +34,7 @@ PLACES: dict[str, tuple[object, str]] = {
     "a request that has joined is taken off the waiting ones": (Session, "_welcome"),
     "drafters hear of sequences": (Drafting, "keep_up"),
     "drafters read along": (Drafting, "read_along"),
-    "drafts are verified": (Verification, "verify"),
+    "drafts are verified": (TargetVerifier, "verify"),
     "a round is committed": (scheduler_file, "commit"),
     "texts are read": (Detokenizer, "read"),
     "texts end": (Detokenizer, "finish"),
@@ -151,7 +151,7 @@ def test_a_target_that_has_no_memory_for_many_rounds_costs_no_drafter(monkeypatc
 
     for _ in range(5):
         with monkeypatch.context() as patched:
-            patched.setattr(Verification, "verify", full)
+            patched.setattr(TargetVerifier, "verify", full)
             with pytest.raises(MemoryError):
                 session.step()
     events += list(session.events())

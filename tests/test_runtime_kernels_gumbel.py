@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.models.kernels import gumbel as kernels
 from spectune.runtime.models.kernels.gumbel import CHUNK, FEW_NODES, WARPS, noise_behind
 from spectune.runtime.models.kernels.hashes import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
 from spectune.runtime.models.kernels.jitted import has_triton
+from spectune.runtime.sampling.noise import gumbel
 
 from .compiled_kernels import CAPABILITIES, compiled_for
 from .interpreted import launch

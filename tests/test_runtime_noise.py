@@ -9,7 +9,6 @@ import torch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
-from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.base import Drafter
@@ -17,6 +16,7 @@ from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.sampling.noise import gumbel
 from spectune.tuning.recording.text_pass import TextPass
 
 from .decoded_runs import CAPACITY, run

@@ -14,7 +14,6 @@ import torch
 from spectune.errors import ModelError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.batch.noise import gumbel
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
@@ -25,6 +24,7 @@ from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import UNKNOWN, RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for
+from spectune.runtime.sampling.noise import gumbel
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_models import tiny_llama

@@ -16,7 +16,7 @@ from spectune.runtime.ahead.captured import CapturedRounds
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.engine.step import Verification
+from spectune.runtime.engine.step import TargetVerifier
 from spectune.runtime.engine.step_output import RoundResult
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.forward import CausalModel
@@ -111,14 +111,14 @@ def test_without_memory_for_rounds_of_any_batch_a_profile_ends_in_one_line(monke
 
 
 def test_a_verification_that_finds_no_memory_leaves_its_batch_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = Verification._verify
+    verify = TargetVerifier._verify
 
-    def short(verification: Verification, batch: list[object], draft: DraftBatch, config: StepConfig) -> RoundResult:
+    def short(verification: TargetVerifier, batch: list[object], draft: DraftBatch, config: StepConfig) -> RoundResult:
         if len(batch) == 3 and draft.sizes.max() > 1:
             raise torch.OutOfMemoryError(SHORT)
         return verify(verification, batch, draft, config)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Verification, "_verify", short)
+    monkeypatch.setattr(TargetVerifier, "_verify", short)
     found = timed(1, 3)
     assert {sample.batch for sample in found.samples} == {1}
     assert found.left_out == ("memory has no room for rounds of batch 3, which were not timed",)

@@ -16,7 +16,7 @@ from ..engine.exit_states import ExitStates
 from ..engine.lossy_rule import LossyRules
 from ..engine.prefill import Prefill, read_on
 from ..engine.scheduler import commit
-from ..engine.step import Verification
+from ..engine.step import TargetVerifier
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, seen_by
 from ..sampling.sampler import draw
@@ -40,7 +40,7 @@ class EdgeVerifier:
         self._cache = target.new_cache(slots + 1, room)
         masks = Masks(target.dtype, target.device, slots=slots, capacity=room)
         prepare(target.dtype, target.device)
-        self._verification = Verification(
+        self._verification = TargetVerifier(
             target,
             self._cache,
             masks,

@@ -25,7 +25,7 @@ from .overlap import Overlap
 from .pad import PivotJudge
 from .prefill import Prefill
 from .scheduler import Scheduler, commit
-from .step import Rounds, Verification
+from .step import RoundRunner, TargetVerifier
 from .step_output import StepOutput
 
 
@@ -65,7 +65,7 @@ class Decoder:
         self._drafting = Drafting(drafters, target.vocabulary, faults, absent or {})
         self._scheduler = Scheduler(target, cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
         prepare(target.dtype, target.device)
-        self._verification = Verification(
+        self._verification = TargetVerifier(
             target,
             cache,
             Masks(target.dtype, target.device, slots=slots, capacity=capacity),
@@ -79,7 +79,7 @@ class Decoder:
         if isinstance(target, GraphedModel) and seen_in is not None:
             ahead = RoundsAhead(target, cache, seen_in=seen_in, faults=faults)
         self._overlap = Overlap(ahead, self._drafting, target.vocabulary)
-        self._rounds = Rounds(
+        self._rounds = RoundRunner(
             self._scheduler, self._drafting, self._verification, schedule, self._overlap, faults=faults, watch=watch
         )
         for drafter in drafters.values():
@@ -152,7 +152,7 @@ class Decoder:
         self._scheduler.leave(sequence)
 
     def step(self, setup: StepConfig | None = None) -> StepOutput:
-        """Run one round over the whole batch and let finished sequences leave; see `Rounds.step`."""
+        """Run one round over the whole batch and let finished sequences leave; see `RoundRunner.step`."""
         return self._rounds.step(setup)
 
     def draft(self, setup: StepConfig, uncached: int) -> None:

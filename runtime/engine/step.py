@@ -1,6 +1,6 @@
 """The round: schedule, draft, verify, accept, commit.
 
-Each emitted token is the target's own (see batch/sampler.py), so drafts only decide how many a forward gives. A failing
+Each token is the target's own (see sampling/sampler.py), so drafts only decide how many a forward gives. A failing
 drafter costs only its drafts (see drafting.py). The one exception is `allow_lossy` (see lossy_rule.py).
 """
 
@@ -32,14 +32,14 @@ from .step_output import RoundResult, StepOutput
 from .tree_input import FedTrees
 
 
-class Rounds:
+class RoundRunner:
     """The rounds of an engine, made of its parts; see `Engine`."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         drafting: Drafting,
-        verification: Verification,
+        verification: TargetVerifier,
         plan: Schedule,
         overlap: Overlap,
         *,
@@ -111,7 +111,7 @@ class Rounds:
         )
 
 
-class Verification:
+class TargetVerifier:
     """A target that verifies drafted trees in one forward over its cache; `forwards` counts these."""
 
     def __init__(

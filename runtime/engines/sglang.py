@@ -24,7 +24,7 @@ NGRAM = "NGRAM"  # the algorithm that searches the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class BlockOption:
     """An algorithm that drafts all tokens in one forward: the option of how many, and whether it counts the root."""
 
     option: str
@@ -32,8 +32,8 @@ class Block:
 
 
 BLOCKS = {
-    "DFLASH": Block(option="speculative-num-draft-tokens", has_root=True),
-    "DSPARK": Block(option="speculative-dspark-block-size", has_root=False),
+    "DFLASH": BlockOption(option="speculative-num-draft-tokens", has_root=True),
+    "DSPARK": BlockOption(option="speculative-dspark-block-size", has_root=False),
 }
 FILE = "adaptive.json"
 DEPTH = 18  # of its trie unless told otherwise, and so of an n-gram and what follows it

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ...planner.records.draft import DraftBatch
-from ..batch.noise import gumbel
 from ..batch.sequence import Request, Sampling, are_greedy
 from ..batch.transfer import sent
 from ..models.forward import ForwardInput
 from ..models.kernels import gumbel as kernels
 from ..models.kernels.best_tokens import Noise, best_of
 from .filters import NEVER, kept_by_top_k, masks_of, tempered, with_min_p, with_top_k, with_top_p
+from .noise import gumbel
 
 FEW_KEPT = 64  # of top-k: no other work is captured for fewer
 SEED, TEMPERATURE, TOP_K, LEFT_OUT, MIN_P, IS_SAMPLED = range(6)  # what is told of a row

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...planner.kernels.arrays import Bools, Ints
-from ..batch.noise import gumbel
 from ..batch.sequence import Request, Sampling, Sequence
 from ..batch.transfer import sent
 from ..models.bits import bits
 from ..models.kernels.host_masks import mask_rows
 from ..models.kernels.nucleus import is_supported, nucleus_of
+from .noise import gumbel
 
 NOTHING = -1  # stands where a list of tokens is shorter than its neighbours
 MOST_KEPT = 1 << 20  # by top-k, where more are asked for: more than any vocabulary has, and a float has it exactly

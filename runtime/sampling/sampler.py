@@ -20,12 +20,12 @@ from torch import Tensor
 
 from ...errors import ModelError
 from ...planner.kernels.arrays import Ints
-from ..batch.noise import gumbel
 from ..batch.sequence import NO_NUMBERS, Sequence, shared_temperature
 from ..batch.transfer import fetched, sent
 from ..models.forward import Draws
 from ..models.kernels.host_draws import NO_TOKEN
 from .filters import kept_by_top_k, masks_of, on_rows, processed, seen_tokens
+from .noise import gumbel
 
 
 def draw(
