@@ -136,7 +136,7 @@ def planned(place: Path) -> tuple[PlanInputs, Plan]:
         for words in steps:
             result = typed(*words)
             assert result.exit_code == 0, result.output
-    request = PlanRequest(target=identify(place / "target"), device=detect("cpu"), dtype="float32")
+    request = PlanRequest(target=identify(place / "target"), device=detect("cpu"), dtype="float32", trials=2)
     with open_store(str(place / "store.db")) as opened:
         return inputs_from_store(request, opened), plan_from_json((place / "plan.json").read_text())
 

@@ -26,6 +26,7 @@ from spectune.demo.records import DemoOutcome
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import Cell, cells_of
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.cast import CastPolicy
@@ -57,7 +58,8 @@ def measured() -> PlanInputs:
 
 @cache
 def solved() -> Plan:
-    return solve(measured(), cells_of([1, 3], [50]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    options = SearchOptions(trials=2)
+    return solve(measured(), cells_of([1, 3], [50]), created="2026-01-01T00:00:00Z", spectune="0.1", options=options)
 
 
 def setup_of(kind: str) -> StepConfig:

@@ -46,7 +46,7 @@ from .synthetic import (
 )
 
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
-REQUEST = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload="made up")
+REQUEST = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload="made up", trials=2)
 SMALL = replace(REQUEST, batches=(1,), contexts=(30, 60), trials=2)
 AGREEMENT = PairwiseAcceptance(
     models=("target", "small"),

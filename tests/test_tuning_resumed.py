@@ -174,7 +174,7 @@ def stored(folder: Path, *resumes: LatencySurface) -> LatencySurface | None:
             store.add_measurements(key, own.measurements)
         store.add_overhead(found.overhead)
         store.add_trace(drafter.trace)
-        request = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload=found.workload)
+        request = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload=found.workload, trials=2)
         return inputs_from_store(request, store).drafters[0].resume
 
 
