@@ -10,8 +10,8 @@ import torch
 from ...errors import ModelError
 from ..models.bits import bits, is_kernels
 from ..models.forward import CausalModel, ForwardInput
+from ..models.kernels.whole_head import TargetStates
 from ..models.kv_cache import FeatureCache, KeyValueCache
-from ..models.whole_head import TargetStates
 from .model import ModelDrafter
 
 NOT_ATTACHED = "a head drafts beside its target; let the decoder attach it, or call attach first"

@@ -19,10 +19,10 @@ from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates, UnlaidBeam, UnlaidNodes
 from ..models.graphed import GraphedModel, as_loaded
+from ..models.kernels.whole_head import TargetStates
 from ..models.kv_cache import KeyValueCache
 from ..models.layout import lay_out
 from ..models.recycling import RecyclingHead
-from ..models.whole_head import TargetStates
 from .block import BlockDrafter
 from .features import NOT_ATTACHED, FeatureDrafter, GivenFeatures
 from .host_pass import Found

@@ -20,7 +20,7 @@ from ..batch.transfer import fetched
 from ..models.bits import bits_for_kernels
 from ..models.forward import Draws
 from ..models.kernels.children import best_children
-from ..models.kernels.host_drawn import drawn_children
+from ..models.kernels.host_drawn import DraftDraws, drawn_children
 from ..models.kernels.host_scores import children
 from ..models.kernels.threads import shared_by
 
@@ -73,7 +73,7 @@ def drawn_children_here(scores: NDArray[Any], draws: Draws, depth: int, count: i
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     room = np.empty((batch * (1 + width), vocabulary), dtype=np.float32)
     is_shared = shared_by(torch.get_num_threads())
-    are_numbers = drawn_children(scores, *draws, depth, NO_IDS, room, tokens, log_probs, is_shared)
+    are_numbers = drawn_children(scores, DraftDraws(*draws, room), NO_IDS, depth, tokens, log_probs, is_shared)
     return tokens, log_probs, are_numbers
 
 

@@ -5,7 +5,7 @@ After a forward the core's caches hold weights, so host work costs by the places
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,14 @@ from ...planner.kernels.arrays import Bools, Ints, Ints32
 from ...planner.kernels.compiled import compiled
 
 SOUND, EARLY, ASKEW, FOREIGN = range(4)  # what `flaw_of` finds
+
+
+class TreeArrays(NamedTuple):
+    """Trees of a batch, (batch, any) each, with the root's column."""
+
+    tokens: Ints
+    parents: Ints
+    depths: Ints
 
 
 def whole(numbers: NDArray[Any]) -> Ints:
@@ -98,20 +106,11 @@ def show(
 
 @compiled
 def place_and_show(
-    tokens: Ints,
-    depths: Ints,
-    parents: Ints,
-    nodes: int,
-    ends: Ints,
-    placed: Ints,
-    opened: Any,
-    shut: Any,
-    flat: NDArray[Any],
-    seen: int,
+    trees: TreeArrays, nodes: int, ends: Ints, placed: Ints, opened: Any, shut: Any, flat: NDArray[Any], seen: int
 ) -> None:
     """Do `place` and `show` for the same trees."""
-    place(tokens, depths, nodes, ends, placed)
-    show(parents, nodes, ends, opened, shut, flat, placed.shape[2], seen)
+    place(trees.tokens, trees.depths, nodes, ends, placed)
+    show(trees.parents, nodes, ends, opened, shut, flat, placed.shape[2], seen)
 
 
 @compiled

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .anatomy import Anatomy, LayerWeights
@@ -12,7 +15,7 @@ from .forward import TreeMask
 from .kernels.bfloat16_attention import attend as attend_halves
 from .kernels.bfloat16_dots import has_dots
 from .kernels.emitted import LANES
-from .kernels.host_rows import attend_rows, shared_attend_rows
+from .kernels.host_rows import AttentionInput, attend_rows, shared_attend_rows
 from .kernels.tree_attention import attend_tree
 from .places import Place, View
 
@@ -67,17 +70,23 @@ def attend_compiled(
 ) -> Tensor:
     """Do `turned`, a write and `attend` by one compiled call on a CPU, where `is_compiled_attention`."""
     qkv, out = norm_heads(layer, qkv), qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
-    given = (
-        bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers, bits(out),
-        view.start, place.seen, anatomy.heads, layer.scale,
-    )  # fmt: skip
+    given = attention_input(anatomy, layer, bits(states)[place.slots], place, view)
     if is_by_dots(anatomy, qkv):
-        attend_halves(*given, place.is_shared)
+        attend_halves(bits(qkv), given, bits(out), place.is_shared)
     elif place.is_shared:
-        shared_attend_rows(*given)
+        shared_attend_rows(bits(qkv), given, bits(out))
     else:
-        attend_rows(*given)
+        attend_rows(bits(qkv), given, bits(out))
     return out
+
+
+def attention_input(
+    anatomy: Anatomy, layer: LayerWeights, states: NDArray[Any], place: Place, view: View
+) -> AttentionInput:
+    """Return what kernels read beside queries, keys and values; `states` are those of the tokens' slots."""
+    return AttentionInput(
+        view.turn_bits, states, view.bias_bits, place.column_numbers, view.start, place.seen, anatomy.heads, layer.scale
+    )
 
 
 def attend(anatomy: Anatomy, query: Tensor, states: Tensor, bias: Tensor | None, scale: float) -> Tensor:

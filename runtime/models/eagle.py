@@ -26,6 +26,7 @@ from .anatomy import NORMS, Anatomy, Sight, named_layer, turns_of
 from .eagle_shape import HeadShape
 from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes
 from .head_tensors import TABLES, draft_ids, require_weights_fit
+from .kernels.whole_head import TargetStates
 from .kv_cache import FeatureCache, KeyValueCache
 from .lean import LeanModel, features_along, taken
 from .norm import Norm
@@ -33,7 +34,7 @@ from .places import rows_of
 from .projection import Projection
 from .stored_tensors import as_numbers
 from .target_sizes import sizes_of
-from .whole_head import TargetStates, WholeHead, whole_head_of
+from .whole_head import WholeHead, whole_head_of
 
 NEVER = -1e30  # logit of a token outside the draft vocabulary: finite, so that scores of whole paths stay numbers
 UNSEEN = -1e4  # added to the score of the first column: its weight is 0 beside any other

@@ -9,20 +9,17 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ...planner.kernels.arrays import Ints
 from .anatomy import Anatomy, LayerWeights
-from .attention import is_by_dots, is_compiled_attention
+from .attention import attention_input, is_by_dots, is_compiled_attention
 from .bits import bits, is_kernels
 from .kernel_parts import KernelParts
-from .kernels.bfloat16_rows import close_layer, normed_product, run_layers
-from .kernels.few_rows import Halves
+from .kernels.bfloat16_rows import KeptFeatures, close_layer, normed_product, run_layers
 from .norm import Norm
 from .places import Place
 from .products import Products
 from .projection import Projection
 
-Features = tuple[Ints, Halves]  # how many layers each hidden state that is kept has passed, and where they lie
-NO_FEATURES: Features = np.empty(0, dtype=np.int64), np.empty((0, 0, 0), dtype=np.uint16)
+NO_FEATURES = KeptFeatures(np.empty(0, dtype=np.int64), np.empty((0, 0, 0), dtype=np.uint16))
 
 
 class JoinedProducts(Products):
@@ -47,8 +44,8 @@ class JoinedProducts(Products):
         if own is None or mixed.shape[1] != layer.output.shape[1]:
             return super().left(residual, mixed, layer)
         out = residual.new_empty(residual.shape)
-        given = bits(mixed.contiguous()), bits(residual.contiguous()), bits(out), self._is_shared
-        close_layer(*given, *own.behind_attention)
+        given = bits(mixed.contiguous()), bits(residual.contiguous()), bits(out)
+        close_layer(*given, own.layers, 0, self._is_shared)
         return out
 
 
@@ -60,22 +57,21 @@ def layers_by_kernels(
     states: Tensor,  # (layers, slots, capacity, width), written
     place: Place,
     passed: int = 0,  # leading layers that are not run
-    kept: Features = NO_FEATURES,  # hidden states that are written beside the tokens' keys, and where
+    kept: KeptFeatures = NO_FEATURES,  # hidden states that are written beside the tokens' keys, and where
 ) -> Tensor | None:
     """Return hidden states (rows, hidden) after some layers by one compiled call; None where it does not fit them."""
     view = place.views[first.sight]
     if view.tree is not None or not fits(anatomy, first) or not is_by_dots(anatomy, hidden):
         return None
-    is_whole = hidden.shape[1] == first.output.shape[0] and len(states) == len(parts.weights)
+    is_whole = hidden.shape[1] == first.output.shape[0] and len(states) == len(parts.layers.weights)
     if not is_whole or not states.is_contiguous():
         return None  # whoever runs layer by layer says what does not fit
     if not is_compiled_attention(anatomy, hidden, place, view):
         return None
     out = hidden.new_empty(hidden.shape)
     run_layers(
-        bits(hidden.contiguous()), view.turn_bits, bits(states), view.bias_bits, place.column_numbers, bits(out),
-        *kept, place.slots.start, view.start, place.seen, passed, place.is_shared,
-        anatomy.heads, first.scale, *parts.every,
+        bits(hidden.contiguous()), attention_input(anatomy, first, bits(states), place, view), parts.layers, kept,
+        bits(out), place.slots.start, passed, place.is_shared,
     )  # fmt: skip
     return out
 

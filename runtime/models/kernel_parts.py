@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.kernels.arrays import Ints
+from .kernels.bfloat16_rows import LayerArrays
 
 if TYPE_CHECKING:
     from .anatomy import LayerWeights
@@ -24,22 +24,7 @@ Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of a norm's weights in floa
 class KernelParts:
     """Weights of layers of one form for kernels; large ones as addresses, so the layers must be held."""
 
-    inner: int  # gates of an MLP
-    weights: Ints  # (layers, 4), addresses: query, key and value; output; gate and up; down
-    opening: tuple[Bits, float, Bits, Bits, float]  # input norm, bias of the first weight, norm of heads
-    closing: tuple[Bits, Bits, float, Bits, Bits]  # output's bias, norm before the MLP, biases of the MLP
-
-    @property
-    def every(self) -> tuple[Any, ...]:
-        """The arguments of `kernels/bfloat16_rows.py:run_layers` from `inner` on."""
-        return self.inner, self.weights, *self.opening, *self.closing
-
-    @property
-    def behind_attention(self) -> tuple[Any, ...]:
-        """The arguments of `close_layer` from `inner` on, for the first layer."""
-        output_bias, scale, eps, gate_up_bias, down_bias = self.closing
-        _, *weights = self.weights[0].tolist()
-        return self.inner, *weights, output_bias[0], scale[0], eps, gate_up_bias[0], down_bias[0]
+    layers: LayerArrays
 
     def __reduce__(self) -> Never:
         """Refuse to be copied: the addresses would be those of another object's weights."""
@@ -56,40 +41,42 @@ def kernel_parts(layer: LayerWeights) -> KernelParts | None:
     hidden, inner = down.shape
     if (output.shape[0], gate_up.shape) != (hidden, (2 * inner, hidden)):
         return None  # each product by itself says what does not fit
-    heads = _normed(layer.head_norm) if layer.head_norm is not None else (np.empty((1, 0, 1), np.uint16), 0.0)
+    input_scale, input_eps = _normed(layer.input_norm)
+    scale, eps = _normed(layer.mlp_norm)
+    heads = layer.head_norm
+    head_scale, head_eps = (np.empty((1, 0, 1), np.uint16), 0.0) if heads is None else _normed(heads)
     return KernelParts(
-        inner=inner,
-        weights=np.array([[each.address for each in (qkv, output, gate_up, down)]]),
-        opening=(*_normed(layer.input_norm), _bias(qkv), *heads),
-        closing=(_bias(output), *_normed(layer.mlp_norm), _bias(gate_up), _bias(down)),
+        layers=LayerArrays(
+            inner=inner,
+            weights=np.array([[each.address for each in (qkv, output, gate_up, down)]]),
+            input_scale=input_scale,
+            input_eps=input_eps,
+            qkv_bias=_bias(qkv),
+            head_scale=head_scale,
+            head_eps=head_eps,
+            output_bias=_bias(output),
+            scale=scale,
+            eps=eps,
+            gate_up_bias=_bias(gate_up),
+            down_bias=_bias(down),
+        )
     )
 
 
 def stacked(layers: Sequence[LayerWeights]) -> KernelParts | None:
     """Return all layers' weights for one call; None where kernels do not take all, or the layers differ in form."""
     parts = [layer.by_kernels for layer in layers]
-    found = [each for each in parts if each is not None]
+    found = [each.layers for each in parts if each is not None]
     ways = {(layer.sight, layer.scale, layer.qkv.shape, layer.output.shape) for layer in layers}
     if len(found) < len(parts) or len(ways) != 1 or len({_likeness(each) for each in found}) != 1:
         return None
-    return KernelParts(
-        inner=found[0].inner,
-        weights=np.concatenate([each.weights for each in found]),
-        opening=_joined([each.opening for each in found]),
-        closing=_joined([each.closing for each in found]),
-    )
+    arrays = (np.concatenate(one) if isinstance(one[0], np.ndarray) else one[0] for one in zip(*found, strict=True))
+    return KernelParts(layers=LayerArrays._make(arrays))  # values that are no arrays are equal for all
 
 
-def _likeness(parts: KernelParts) -> tuple[object, ...]:
+def _likeness(layers: LayerArrays) -> tuple[object, ...]:
     """Return what must be equal for layers in one call."""
-    given = (*parts.opening, *parts.closing)
-    return parts.inner, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else each for each in given)
-
-
-def _joined(parts: Sequence[tuple[Any, ...]]) -> Any:  # Any: of the type of one
-    """Return arrays of all layers one after the other; other values are equal for all."""
-    each_kind = zip(*parts, strict=True)
-    return tuple(np.concatenate(each) if isinstance(each[0], np.ndarray) else each[0] for each in each_kind)
+    return tuple((each.shape, each.dtype) if isinstance(each, np.ndarray) else each for each in layers)
 
 
 def _normed(norm: Norm) -> tuple[Bits, float]:

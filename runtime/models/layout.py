@@ -15,7 +15,7 @@ from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.room import masked_tokens
 from ...profiler.records.role import CAPTURED
 from ..batch.transfer import sent
-from ..kernels.trees import pack, place_and_show, place_layer, uncover, whole
+from ..kernels.trees import TreeArrays, pack, place_and_show, place_layer, uncover, whole
 from .forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 
 
@@ -122,10 +122,10 @@ class Masks:
 
     def of_trees(self, trees: tuple[Ints, Ints, Ints], nodes: int, ends: Ints, placed: Ints, seen: int) -> torch.Tensor:
         """Return `mask` of trees, (batch, fed, seen), padded below the root; write tokens and places to `placed`."""
-        tokens, parents, depths = (whole(part) for part in trees)
+        arrays = TreeArrays(*(whole(part) for part in trees))
         shape = *placed.shape[1:], seen
         written = self._written_to(shape)
-        place_and_show(tokens, depths, parents, nodes, ends, placed, self._open, self._shut, written, seen)
+        place_and_show(arrays, nodes, ends, placed, self._open, self._shut, written, seen)
         return self._read_from(shape)
 
     def _written_to(self, shape: tuple[int, ...]) -> NDArray[Any]:

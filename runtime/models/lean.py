@@ -20,8 +20,9 @@ from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
 from .image_cache import ImageCache, table_rows
-from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
+from .joined_products import ALONE, NO_FEATURES, SHARED, layers_by_kernels
 from .kernel_parts import stacked
+from .kernels.bfloat16_rows import KeptFeatures
 from .kernels.threads import shared_by
 from .kv_cache import FeatureCache, KeyValueCache
 from .layout import PREFILL_TOKENS, chain_sight, lay_out
@@ -157,7 +158,7 @@ class LeanModel:
         return hidden
 
     def through_at_once(
-        self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None, kept: Features = NO_FEATURES
+        self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None, kept: KeptFeatures = NO_FEATURES
     ) -> Tensor | None:
         """Do `through_all`, and write the `kept` features, by one compiled call; None where kernels cannot."""
         parts, states = self._stacked, cache.states

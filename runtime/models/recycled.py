@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children
 from .bits import bits, is_kernels
 from .forward import ForwardInput
-from .kernels.recycled import look_up, take_in
+from .kernels.bfloat16_rows import NormedProduct
+from .kernels.recycled import SuccessorArrays, look_up, take_in
 from .kernels.threads import can_share, shared_by
 from .lean import LeanModel
 
@@ -31,7 +32,7 @@ class RecycledByKernels:
         norm, head = target.anatomy.final_norm, target.anatomy.head.by_kernels
         assert head is not None and norm.scale is not None
         self._target, self._vocabulary, self._hidden = target, target.vocabulary, target.hidden
-        self._given: tuple[Any, ...] = norm.scale, norm.eps, head.address, head.bias, head.no_residual
+        self._head = NormedProduct(norm.scale, norm.eps, head.address, head.bias, head.no_residual)
 
     def keep(self, features: Tensor, step: ForwardInput, cache: SuccessorCache) -> bool:
         """Do what `RecyclingHead.keep` does; return False where it cannot."""
@@ -42,28 +43,24 @@ class RecycledByKernels:
         slots = np.arange(step.first_slot, step.first_slot + len(tokens))[:, None]
         lines = (slots * cache.capacity + columns).ravel()
         told = states.reshape(tokens.size, self._hidden), np.ascontiguousarray(tokens).ravel(), lines
-        given: tuple[Any, ...] = (*told, *self._written(tokens.size, cache))
-        take_in(*given)
+        logits = np.empty((min(tokens.size, PIECE), self._vocabulary), dtype=np.uint16)
+        take_in(*told, logits, kept_by(cache), self._head, shared_by(torch.get_num_threads()))
         return True
-
-    def _written(self, rows: int, cache: SuccessorCache) -> tuple[Any, ...]:
-        logits = np.empty((min(rows, PIECE), self._vocabulary), dtype=np.uint16)
-        return logits, *kept_by(cache), *self._given, shared_by(torch.get_num_threads())
 
     def _takes(self, cache: SuccessorCache) -> bool:
         return cache.tokens.is_cpu and can_share(torch.get_num_threads())
 
 
-def kept_by(cache: SuccessorCache) -> tuple[Any, Any, Any]:
+def kept_by(cache: SuccessorCache) -> SuccessorArrays:
     """Return a host cache's arrays for kernels."""
-    return cache.tokens.numpy(), cache.ids.numpy(), cache.log_probs.numpy()
+    return SuccessorArrays(cache.tokens.numpy(), cache.ids.numpy(), cache.log_probs.numpy())
 
 
 def load_lookups(cache: SuccessorCache) -> None:
     """Load the code of lookups, so that no round waits for a compiler."""
     if cache.tokens.is_cpu:
         number, chance = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
-        look_up.load(number, number, *kept_by(cache), 1, number[None], chance)
+        look_up.load(number, number, kept_by(cache), 1, number[None], chance)
 
 
 def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int) -> Children | None:
@@ -77,7 +74,7 @@ def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: i
     shape = *tokens.shape, min(count, vocabulary)
     below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     told = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
-    require_known(look_up(*told, *kept_by(cache), vocabulary, below, log_probs))
+    require_known(look_up(*told, kept_by(cache), vocabulary, below, log_probs))
     return Children(tokens=below, log_probs=log_probs)
 
 

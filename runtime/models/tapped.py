@@ -15,6 +15,7 @@ from .eagle import EagleHead
 from .exit import ExitModel
 from .forward import CausalModel, ForwardInput, LeftStates
 from .graphed import GraphedModel, as_loaded
+from .kernels.bfloat16_rows import KeptFeatures
 from .kv_cache import FeatureCache, KeyValueCache
 from .lean import LeanModel
 from .places import rows_of
@@ -61,7 +62,7 @@ class TappedModel:
         features = cache.features
         if not (is_kernels(features) and features.dtype == torch.bfloat16 and features.is_contiguous()):
             return None
-        return self._model.through_at_once(step, cache, kept=(self._numbers, bits(features)))
+        return self._model.through_at_once(step, cache, kept=KeptFeatures(self._numbers, bits(features)))
 
     def can_resume(self, left: LeftStates) -> bool:
         """Return whether a forward can continue from there: the layers are the model's own, and it has more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +16,21 @@ from .attention import is_by_dots
 from .bits import bits, bits_for_kernels, is_kernels
 from .forward import ALL, NO_NODES, Draws, ForwardInput, UnlaidBeam, UnlaidNodes
 from .kernel_parts import KernelParts
+from .kernels.bfloat16_rows import LayerArrays, NormedProduct
 from .kernels.few_rows import Halves
+from .kernels.host_drawn import DraftDraws
 from .kernels.threads import can_share, shared_by
 from .kernels.whole_draft import NUMBERS, UNKNOWN
-from .kernels.whole_head import draft_by_head, run_head
+from .kernels.whole_head import (
+    DraftNodes,
+    DraftRoom,
+    HeadCache,
+    HeadTokens,
+    HeadWeights,
+    TargetStates,
+    draft_by_head,
+    run_head,
+)
 from .kv_cache import FeatureCache
 from .norm import Norm
 from .projection import Projection
@@ -28,15 +38,6 @@ from .projection import Projection
 NOT_GIVEN: Halves = np.empty((0, 0), dtype=np.uint16)  # states of the target, where a head continues its own
 NO_TREES: Ints = np.empty((3, 0, 0), dtype=np.int64)  # are asked of a draft that is of one layer
 NO_DRAWS = Draws(np.empty((0, 3), dtype=np.int64), np.empty((0, 3), dtype=np.float32))
-Drawing = tuple[Ints, Floats32, Floats32]  # places and settings of draws, and room for them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetStates:
-    """What a target's cache stores for a head."""
-
-    features: Halves  # (slots, capacity, any)
-    places: Ints  # (any,), which numbers of each feature the head joins
 
 
 class WholeHead:
@@ -54,12 +55,23 @@ class WholeHead:
         last, head, joined = anatomy.final_norm, anatomy.head.by_kernels, join.by_kernels
         assert head is not None and joined is not None and last.scale is not None
         self._width, self._joined = 2 * anatomy.kv_heads * anatomy.size, join.shape[1]
-        self._drafted, self._count = drafted, head.shape[0]
-        self._embedding, self._turns = bits(embedding), anatomy.sights[0].turn_bits
-        own_norms = [part for norm in norms for part in (norm.scale, norm.eps)]
-        read = last.scale, last.eps, head.address, head.bias, head.no_residual
-        layer = anatomy.layers[0]
-        self._given = joined.address, joined.bias, *own_norms, *read, anatomy.heads, layer.scale, *parts.every
+        self._count, self._layer, layer = head.shape[0], parts.layers, anatomy.layers[0]
+        (token_scale, token_eps), (feature_scale, feature_eps) = ((norm.scale, norm.eps) for norm in norms)
+        assert token_scale is not None and feature_scale is not None
+        self._weights = HeadWeights(
+            embedding=bits(embedding),
+            table=anatomy.sights[0].turn_bits,
+            join=joined.address,
+            join_bias=joined.bias,
+            token_scale=token_scale,
+            token_eps=token_eps,
+            feature_scale=feature_scale,
+            feature_eps=feature_eps,
+            heads=anatomy.heads,
+            attention_scale=layer.scale,
+            last=NormedProduct(last.scale, last.eps, head.address, head.bias, head.no_residual),
+            drafted=drafted,
+        )
 
     def __call__(self, step: ForwardInput, cache: FeatureCache, states: Tensor | None, parents: Ints) -> Tensor | None:
         """Return (batch, n or with `take` 1, draft vocabulary) logits of a forward; None where it is not one call.
@@ -72,12 +84,17 @@ class WholeHead:
         batch, count = step.tokens.shape
         logits = torch.empty((batch, count if step.take is None else 1, self._count), dtype=torch.bfloat16)
         numbers, written = torch.stack((step.tokens, step.positions, step.columns)), bits(logits.flatten(0, 1))
-        is_known = run_head(
-            numbers.numpy(), parents, ALL if step.take is None else step.take.numpy(),
-            NOT_GIVEN if states is None else bits(states.contiguous()), self._embedding, self._turns,
-            bits(cache.states), bits(cache.features), mask_of(step), written,
-            step.first_slot, step.seen, shared_by(torch.get_num_threads()), *self._given,
-        )  # fmt: skip
+        fed = HeadTokens(
+            numbers=numbers.numpy(),
+            parents=parents,
+            wanted=ALL if step.take is None else step.take.numpy(),
+            given=NOT_GIVEN if states is None else bits(states.contiguous()),
+            mask=mask_of(step),
+            slot=step.first_slot,
+            seen=step.seen,
+        )
+        is_shared = shared_by(torch.get_num_threads())
+        is_known = run_head(fed, cached(cache), self._weights, self._layer, written, is_shared)
         return logits if is_known else None
 
     def load_drafting(self, cache: FeatureCache, target: TargetStates) -> bool:
@@ -85,42 +102,45 @@ class WholeHead:
         if not self._takes(cache) or target.places.shape != (self._joined,):
             return False
         number, numbers = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
-        told = number, number, 0, np.ones((1, 1, 1), dtype=np.bool_), ALL, 0
-        draft_by_head.load(*self._drafting(told, None, target, cache, 1, (number[None], numbers, NO_TREES)))
+        nodes = DraftNodes(number, number, 0, np.ones((1, 1, 1), dtype=np.bool_), ALL, 0)
+        room = DraftRoom(self._logits(1), number[None], numbers, NO_TREES)
+        draws = draws_by(None, 1, self._count)
+        draft_by_head.load(nodes, draws, target, *self._own(cache), room, shared_by(torch.get_num_threads()))
         return True
 
     def found(
         self, nodes: UnlaidNodes, count: int, cache: FeatureCache, target: TargetStates
     ) -> tuple[Ints, Floats32, bool] | None:
         """Return the likeliest children of new tokens, as `FindsChildren.found` does; None likewise."""
-        if not self._takes(cache) or min(count, len(self._embedding)) > self._count:
+        if not self._takes(cache) or min(count, len(self._weights.embedding)) > self._count:
             return None
-        told, (below, log_probs, rows) = told_of_nodes(nodes), room_behind(nodes, min(count, self._count))
-        found = draft_by_head(*self._drafting(told, nodes.draws, target, cache, rows, (below, log_probs, NO_TREES)))
+        below, log_probs, rows = room_behind(nodes, min(count, self._count))
+        room = DraftRoom(self._logits(rows), below, log_probs, NO_TREES)
+        found = self._draft(told_of_nodes(nodes), nodes.draws, target, cache, room)
         return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
 
     def grown(self, beam: UnlaidBeam, cache: FeatureCache, target: TargetStates) -> tuple[Ints, bool] | None:
         """Return the trees of a beam, as `FindsChildren.grown` does; None likewise."""
         if not self._takes(cache) or beam.top_k > self._count:
             return None
-        told, (*written, trees, rows) = told_of_beam(beam), room_for(beam)
-        found = draft_by_head(*self._drafting(told, beam.draws, target, cache, rows, (*written, trees)))
+        below, log_probs, trees, rows = room_for(beam)
+        room = DraftRoom(self._logits(rows), below, log_probs, trees)
+        found = self._draft(told_of_beam(beam), beam.draws, target, cache, room)
         return None if found == UNKNOWN else (trees, found == NUMBERS)
 
-    def _drafting(
-        self,
-        told: tuple[Any, ...],
-        draws: Draws | None,
-        target: TargetStates,
-        cache: FeatureCache,
-        rows: int,
-        written: tuple[Any, ...],
-    ) -> tuple[Any, ...]:
-        """Return a draft's arguments, with memory for its logits: a kernel that fails would not free its own."""
-        logits = np.empty((rows, self._count), dtype=np.uint16)
-        beside = *drawing_by(draws, rows, self._count), target.features, target.places, self._drafted
-        own = self._embedding, self._turns, bits(cache.states), bits(cache.features), logits
-        return *told, *beside, *own, *written, shared_by(torch.get_num_threads()), *self._given
+    def _draft(
+        self, nodes: DraftNodes, draws: Draws | None, target: TargetStates, cache: FeatureCache, room: DraftRoom
+    ) -> int:
+        """Return what `draft_by_head` tells."""
+        drawn, is_shared = draws_by(draws, len(room.logits), self._count), shared_by(torch.get_num_threads())
+        return draft_by_head(nodes, drawn, target, *self._own(cache), room, is_shared)
+
+    def _logits(self, rows: int) -> Halves:
+        """Return memory for a draft's logits: a kernel that fails would not free its own."""
+        return np.empty((rows, self._count), dtype=np.uint16)
+
+    def _own(self, cache: FeatureCache) -> tuple[HeadCache, HeadWeights, LayerArrays]:
+        return cached(cache), self._weights, self._layer
 
     def _takes(self, cache: FeatureCache) -> bool:
         """Return whether kernels take forwards over a cache, by torch's number of threads."""
@@ -131,7 +151,7 @@ class WholeHead:
         return (
             is_ours
             and is_whole
-            and sizes == (1, self._width, self._embedding.shape[1])
+            and sizes == (1, self._width, self._weights.embedding.shape[1])
             and can_share(torch.get_num_threads())
         )
 
@@ -161,10 +181,15 @@ def whole_head_of(
     return WholeHead(anatomy, parts, join, norms, embedding, ids)
 
 
-def told_of_nodes(nodes: UnlaidNodes) -> tuple[Any, ...]:
-    """Return the first arguments of a drafting kernel, for one layer."""
+def cached(cache: FeatureCache) -> HeadCache:
+    """Return a head's cache for kernels."""
+    return HeadCache(bits(cache.states), bits(cache.features))
+
+
+def told_of_nodes(nodes: UnlaidNodes) -> DraftNodes:
+    """Return the nodes of one layer for a drafting kernel."""
     contexts = nodes.contexts.reshape(1, len(nodes.contexts))
-    return nodes.tokens, contexts, nodes.depth, nodes.visible, nodes.wanted, 0
+    return DraftNodes(nodes.tokens, contexts, nodes.depth, nodes.visible, nodes.wanted, 0)
 
 
 def room_behind(nodes: UnlaidNodes, count: int) -> tuple[Ints, Floats32, int]:
@@ -174,16 +199,16 @@ def room_behind(nodes: UnlaidNodes, count: int) -> tuple[Ints, Floats32, int]:
     return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), shape[0] * shape[1]
 
 
-def drawing_by(draws: Draws | None, rows: int, vocabulary: int) -> Drawing:
+def draws_by(draws: Draws | None, rows: int, vocabulary: int) -> DraftDraws:
     """Return how tokens are drawn, and room for the scores of so many rows and for the noise of every text."""
     if draws is None:
-        return *NO_DRAWS, np.empty((0, vocabulary), dtype=np.float32)
-    return *draws, np.empty((rows + len(draws.places), vocabulary), dtype=np.float32)
+        return DraftDraws(*NO_DRAWS, np.empty((0, vocabulary), dtype=np.float32))
+    return DraftDraws(*draws, np.empty((rows + len(draws.places), vocabulary), dtype=np.float32))
 
 
-def told_of_beam(beam: UnlaidBeam) -> tuple[Any, ...]:
-    """Return the first arguments of a drafting kernel, for a whole beam."""
-    return beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
+def told_of_beam(beam: UnlaidBeam) -> DraftNodes:
+    """Return the first nodes of a whole beam for a drafting kernel."""
+    return DraftNodes(beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth)
 
 
 def room_for(beam: UnlaidBeam) -> tuple[Ints, Floats32, Ints, int]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
 from .bfloat16_dots import MOST_LINES, MOST_ROWS, write_mixed, write_scores, write_weights
 from .emitted import LANES
 from .few_rows import Numbers, signed
-from .host_rows import Bits, bits_of, number_of, turn_and_write
+from .host_rows import AttentionInput, Bits, bits_of, number_of, turn_and_write
 
 UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
 prange = range  # compiled, it is numba's, which splits a loop among threads
@@ -53,10 +52,9 @@ def hide(scores: Numbers, bias: Bits, row: int, first: int, last: int, hidden: i
 
 
 @compiled
-def attend_lines(
-    query: Numbers, states: Bits, bias: Bits, out: Bits, first: int, span: int, row: int, head: int, line: int
-) -> None:
-    """Write up to LANES lines' mix from `line` on, of a row's key-value head (lines, size), over `span` columns."""
+def attend_lines(query: Numbers, given: AttentionInput, out: Bits, row: int, head: int, line: int) -> None:
+    """Write up to LANES lines' mix from `line` on, of a row's key-value head (lines, size)."""
+    states, bias, first, span = given.states, given.bias, given.first, given.seen - given.first
     lines, size = query.shape
     groups, last = lines * len(states) // len(out), min(line + LANES, lines)
     panel, scores = np.empty((size // 2, LANES, 2), np.uint16), np.empty((span, LANES), np.float32)
@@ -82,47 +80,36 @@ def attend_lines(
 
 
 @compiled
-def attend_piece(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, queries: Numbers,
-    first: int, seen: int, heads: int, scale: float, piece: int, pieces: int,
-) -> None:  # fmt: skip
+def attend_piece(qkv: Bits, given: AttentionInput, out: Bits, queries: Numbers, piece: int, pieces: int) -> None:
     """Write one piece's mix of a row's key-value head; `queries` is (rows * kv_heads, lines, size).
 
     With `pieces` 0, write the head's keys, values and queries, and mix too where a head is one piece.
     """
-    kv_heads, part = states.shape[2] // turns.shape[1], piece // max(pieces, 1)
+    kv_heads, part = given.states.shape[2] // given.turns.shape[1], piece // max(pieces, 1)
     row, head, query = part // kv_heads, part % kv_heads, queries[part]
     if pieces == 0:
-        turn_and_write(qkv, turns, states, columns, query, heads, scale, row, head, head + 1)
+        turn_and_write(qkv, given, query, row, head, head + 1)
     if pieces > 0 or len(query) <= LANES:
-        line = piece % pieces * LANES if pieces else 0
-        attend_lines(query, states, bias, out, first, seen - first, row, head, line)
+        attend_lines(query, given, out, row, head, piece % pieces * LANES if pieces else 0)
 
 
 @compiled(parallel=True)
-def shared_attend_pieces(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, queries: Numbers,
-    first: int, seen: int, heads: int, scale: float, pieces: int,
-) -> None:  # fmt: skip
+def shared_attend_pieces(qkv: Bits, given: AttentionInput, out: Bits, queries: Numbers, pieces: int) -> None:
     """Do `attend_piece` for all pieces of all rows and heads, by several threads."""
     for number in prange(len(queries) * max(pieces, 1)):
-        piece = signed(number)
-        attend_piece(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, piece, pieces)
+        attend_piece(qkv, given, out, queries, signed(number), pieces)
 
 
 @compiled
-def attend(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
-    first: int, seen: int, heads: int, scale: float, is_shared: bool,
-) -> None:  # fmt: skip
+def attend(qkv: Bits, given: AttentionInput, out: Bits, is_shared: bool) -> None:
     """Do what `attend_rows` does, for heads of a multiple of LANES numbers; keys are written before any mix."""
-    size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
-    lines = len(out) // rows * heads // kv_heads
+    size, kv_heads, rows = given.turns.shape[1] // 2, given.states.shape[2] // given.turns.shape[1], len(given.states)
+    lines = len(out) // rows * given.heads // kv_heads
     queries, pieces = np.empty((rows * kv_heads, lines, size), np.float32), (lines + LANES - 1) // LANES
     for turn in range(1 if pieces == 1 else 2):
         own = pieces if turn else 0
         if is_shared:
-            shared_attend_pieces(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, own)
+            shared_attend_pieces(qkv, given, out, queries, own)
         else:
             for piece in range(len(queries) * max(own, 1)):
-                attend_piece(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, piece, own)
+                attend_piece(qkv, given, out, queries, piece, own)

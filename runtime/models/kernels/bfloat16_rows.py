@@ -6,6 +6,8 @@ weights once for up to `MOST_ROWS` rows; a library's product takes twice as long
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ....planner.kernels.arrays import Ints
@@ -17,6 +19,7 @@ from .emitted import HALF_BYTES
 from .few_rows import SUMS_MAY_BE_REORDERED, Halves, signed
 from .host_rows import (
     LEAST_EXPONENT,
+    AttentionInput,
     Bits,
     bits_of,
     norm_rows,
@@ -30,6 +33,40 @@ from .threads import MOST_ALONE
 NOTHING = np.zeros(WIDTH, np.uint16)  # a constant of the code: numba frees what is known by its address alone
 IS_PACKED = 1  # added to an address, which is even
 prange = range  # compiled, it is numba's, which splits a loop among threads
+
+
+class NormedProduct(NamedTuple):
+    """A norm and the product behind it, as `normed_product` takes them."""
+
+    scale: Bits
+    eps: float
+    weight: int
+    bias: Halves
+    no_residual: Halves
+
+
+class LayerArrays(NamedTuple):
+    """Llama layers that differ in weights alone; norms and biases are (layers, ...)."""
+
+    inner: int  # gates of an MLP
+    weights: Ints  # (layers, 4), for `product`: query, key and value; output; gate and up; down
+    input_scale: Bits
+    input_eps: float
+    qkv_bias: Halves
+    head_scale: Bits  # (layers, 0, any) for none
+    head_eps: float
+    output_bias: Halves
+    scale: Bits  # of the norm in front of the MLP, (layers, 1, hidden)
+    eps: float
+    gate_up_bias: Halves
+    down_bias: Halves
+
+
+class KeptFeatures(NamedTuple):
+    """Hidden states that are written beside their tokens' keys."""
+
+    after: Ints  # (parts,), layers that each part of a feature has passed; empty for no features
+    features: Halves  # (slots, capacity, parts * hidden)
 
 
 @compiled
@@ -152,53 +189,49 @@ def gated_product(opened: Halves, weight: int, bias: Halves, residual: Halves, o
 
 @compiled
 def close_layer(
-    mixed: Halves, residual: Halves, out: Halves, is_shared: bool, inner: int,
-    output: int, gate_up: int, down: int,
-    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
-) -> None:  # fmt: skip
+    mixed: Halves, residual: Halves, out: Halves, layers: LayerArrays, number: int, is_shared: bool
+) -> None:
     """Write the result of a Llama layer from the mixed values of its attention, (rows, in); the rest is (rows, hidden).
 
     middle = residual + output(mixed); out = middle + down(silu(gate) * up), gate and up being those of middle normed.
-    There are `inner` gates; `scale` (1, hidden) and `eps` are the second norm's.
     """
-    middle, opened = np.empty_like(residual), np.empty((len(mixed), 2 * inner), np.uint16)
-    product(mixed, output, output_bias, residual, middle, is_shared)
-    normed_product(middle, scale, eps, gate_up, gate_up_bias, middle[:0], opened, is_shared)
-    gated_product(opened, down, down_bias, middle, out, is_shared)
+    _, output, gate_up, down = layers.weights[number]
+    middle, opened = np.empty_like(residual), np.empty((len(mixed), 2 * layers.inner), np.uint16)
+    product(mixed, output, layers.output_bias[number], residual, middle, is_shared)
+    bias = layers.gate_up_bias[number]
+    normed_product(middle, layers.scale[number], layers.eps, gate_up, bias, middle[:0], opened, is_shared)
+    gated_product(opened, down, layers.down_bias[number], middle, out, is_shared)
 
 
 @compiled
 def run_layers(
-    hidden: Halves, turns: Halves, states: Halves, mask: Halves, columns: Ints, out: Halves,
-    after: Ints, features: Halves, slot: int, first: int, seen: int, passed: int, is_shared: bool,
-    heads: int, attention_scale: float, inner: int, weights: Ints,
-    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
-    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+    hidden: Halves, given: AttentionInput, layers: LayerArrays, kept: KeptFeatures, out: Halves,
+    slot: int, passed: int, is_shared: bool,
 ) -> None:  # fmt: skip
-    """Write the result of Llama layers that differ in weights alone; writes the new tokens' keys and values.
+    """Write the result of the layers behind `passed` ones; writes the new tokens' keys and values.
 
-    `hidden` (rows, hidden) enters the first layer that is run, after `passed` ones. `turns`, `columns`, `first`, `seen`
-    and `heads` are as for `attend`, and `mask` is its bias. `states` is (layers, slots, capacity, width), where the
-    rows' slots begin at `slot`. `weights` (layers, 4) are for `product`: query, key and value; output; gate and up;
-    down. Norms and biases are (layers, ...), as for `close_layer`; `head_scale` is (layers, 0, any) for none.
+    `hidden` (rows, hidden) enters the first layer that is run. `given` is as for `attend`, but its states are (layers,
+    slots, capacity, width), where the rows' slots begin at `slot`.
     """
-    count, batch, current = len(weights), len(mask), hidden
-    opened = np.empty((len(hidden), heads * (turns.shape[1] // 2) + states.shape[3]), np.uint16)
-    mixed = np.empty((len(hidden), heads * (turns.shape[1] // 2)), np.uint16)
+    count, batch, current = len(layers.weights), len(given.bias), hidden
+    features, columns = kept.features[slot : slot + batch], given.columns
+    opened = np.empty((len(hidden), given.heads * (given.turns.shape[1] // 2) + given.states.shape[3]), np.uint16)
+    mixed = np.empty((len(hidden), given.heads * (given.turns.shape[1] // 2)), np.uint16)
     if passed == 0:
-        keep_features(hidden, columns, ZERO, after, features[slot : slot + batch])
+        keep_features(hidden, columns, ZERO, kept.after, features)
     for layer in range(passed, count):
-        own, left = weights[layer], out if layer == count - 1 else np.empty_like(out)
-        normed_product(current, input_scale[layer], input_eps, own[0], qkv_bias[layer], opened[:0], opened, is_shared)
-        if head_scale.shape[1]:
-            norm(opened, head_scale[layer], head_eps, opened, is_shared)
-        seen_here = states[layer, slot : slot + batch]
-        attend(opened, turns, seen_here, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
-        close_layer(
-            mixed, current, left, is_shared, inner, own[1], own[2], own[3],
-            output_bias[layer], scale[layer], eps, gate_up_bias[layer], down_bias[layer],
+        weight, left = layers.weights[layer, 0], out if layer == count - 1 else np.empty_like(out)
+        scale, bias = layers.input_scale[layer], layers.qkv_bias[layer]
+        normed_product(current, scale, layers.input_eps, weight, bias, opened[:0], opened, is_shared)
+        if layers.head_scale.shape[1]:
+            norm(opened, layers.head_scale[layer], layers.head_eps, opened, is_shared)
+        own = AttentionInput(
+            given.turns, given.states[layer, slot : slot + batch], given.bias, columns,
+            given.first, given.seen, given.heads, given.scale,
         )  # fmt: skip
-        keep_features(left, columns, layer + 1, after, features[slot : slot + batch])
+        attend(opened, own, mixed, is_shared)
+        close_layer(mixed, current, left, layers, layer, is_shared)
+        keep_features(left, columns, layer + 1, kept.after, features)
         current = left
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ....planner.kernels.arrays import Ints
+from ....planner.kernels.arrays import Floats32, Ints
 from ....planner.kernels.compiled import compiled
 from .few_rows import Numbers, signed
 from .host_draws import temper
@@ -16,6 +18,14 @@ from .threads import MOST_ALONE
 
 NEVER = np.float32(-1e30)  # a score of what is never drawn; see `sampling.NEVER`
 prange = range  # compiled, it is numba's, which splits a loop among threads
+
+
+class DraftDraws(NamedTuple):
+    """How children are drawn; `places` and `settings` as in `Draws`, empty for the best tokens."""
+
+    places: Ints
+    settings: Floats32
+    room: Floats32  # (batch * (1 + width) or more, vocabulary), overwritten
 
 
 @compiled(error_model="numpy")
@@ -71,14 +81,13 @@ def shared_score_lines(lines: Bits, noise: Numbers, places: Ints, settings: Numb
 
 @compiled
 def drawn_children(
-    lines: Bits, places: Ints, settings: Numbers, depth: int, ids: Ints, room: Numbers,
-    tokens: Ints, log_probs: Numbers, is_shared: bool,
-) -> bool:  # fmt: skip
+    lines: Bits, drawing: DraftDraws, ids: Ints, depth: int, tokens: Ints, log_probs: Numbers, is_shared: bool
+) -> bool:
     """Write `children` of scores (batch, width, vocabulary) at one depth, plus the noise of the target's draws.
 
-    `ids` (vocabulary,) are the scored tokens; empty for 0, 1, ... Depth 0 is right after the texts. `room` (at least
-    batch * (1 + width), vocabulary) float32 is overwritten.
+    `ids` (vocabulary,) are the scored tokens; empty for 0, 1, ... Depth 0 is right after the texts.
     """
+    places, settings, room = drawing
     batch, width, vocabulary = lines.shape
     noise, scores = room[:batch], room[batch : batch * (1 + width)]
     seeds, at = places[:, 0].copy(), places[:, 1] + depth

@@ -6,7 +6,7 @@ all arithmetic is in float32, and results are rounded once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,19 @@ Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of float32
 prange = range  # compiled, it is numba's, which splits a loop among threads
 COLUMNS = 4  # of a cache that take part together
 LEAST_EXPONENT = -87.0  # e to less is no normal float32
+
+
+class AttentionInput(NamedTuple):
+    """What new tokens attend with, for `attend_rows`; the columns in sight are those from `first` to `seen`."""
+
+    turns: Bits  # (batch * n, 2 * size), cosines, then signed sines: x turns to x * cosine + roll(x, size / 2) * sine
+    states: Bits  # (batch, capacity, 2 * kv_heads * size), keys then values; written
+    bias: Bits  # (batch, n * groups, seen - first), added to a head's scores, node by node; perhaps without any numbers
+    columns: Ints  # (batch * n,), where each token is written
+    first: int
+    seen: int
+    heads: int
+    scale: float  # of the scores
 
 
 @compiled(inline="always")
@@ -102,11 +115,9 @@ def turn(lane: Bits, turns: Bits, turned: Numbers) -> None:
 
 
 @compiled
-def turn_and_write(
-    qkv: Bits, turns: Bits, states: Bits, columns: Ints, query: Numbers,
-    heads: int, scale: float, row: int, first_head: int, last_head: int,
-) -> None:  # fmt: skip
+def turn_and_write(qkv: Bits, given: AttentionInput, query: Numbers, row: int, first_head: int, last_head: int) -> None:
     """Write a row's keys, values and queries, turned and scaled, (kv heads * n * groups, size)."""
+    turns, states, columns, heads, scale = given.turns, given.states, given.columns, given.heads, given.scale
     capacity, size = states.shape[1], turns.shape[1] // 2
     count, kv_heads = len(columns) // len(states), states.shape[2] // (2 * size)
     groups, width, unused = heads // kv_heads, kv_heads * size, unused_bits(qkv)
@@ -214,11 +225,10 @@ def mix_seen(weights: Numbers, values: Numbers, mixed: Numbers, column: int, fir
 
 
 @compiled
-def attend_row(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
-    first: int, seen: int, heads: int, scale: float, row: int, first_head: int, last_head: int,
-) -> None:  # fmt: skip
+def attend_row(qkv: Bits, given: AttentionInput, out: Bits, row: int, first_head: int, last_head: int) -> None:
     """Do what `attend_rows` does for one row of the batch and some of its key-value heads."""
+    turns, states, bias, columns = given.turns, given.states, given.bias, given.columns
+    first, seen, heads = given.first, given.seen, given.heads
     size, count = turns.shape[1] // 2, len(columns) // len(states)
     kv_heads = states.shape[2] // (2 * size)
     groups, width, unused = heads // kv_heads, kv_heads * size, unused_bits(qkv)
@@ -227,7 +237,7 @@ def attend_row(
     query, mixed = np.empty((every, size), np.float32), np.zeros((every, size), np.float32)
     padded, block = (span + COLUMNS - 1) // COLUMNS * COLUMNS, np.empty((COLUMNS, size), np.float32)
     scores = np.empty((every, padded), np.float32)
-    turn_and_write(qkv, turns, states, columns, query, heads, scale, row, first_head, last_head)
+    turn_and_write(qkv, given, query, row, first_head, last_head)
     for column in range(0, span, COLUMNS):  # the heads of a column lie together
         for head in range(first_head, last_head):
             line = (head - first_head) * lines
@@ -255,34 +265,20 @@ def attend_row(
 
 
 @compiled
-def attend_rows(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
-    first: int, seen: int, heads: int, scale: float,
-) -> None:  # fmt: skip
+def attend_rows(qkv: Bits, given: AttentionInput, out: Bits) -> None:
     """Turn new tokens' queries and keys, write keys and values into a cache, and mix what the tokens see there.
 
-    Args:
-        qkv: (batch * n, (heads + 2 * kv_heads) * size), queries, keys, values.
-        turns: (batch * n, 2 * size), cosines, then signed sines: x turns to x * cosine + roll(x, size / 2) * sine.
-        states: (batch, capacity, 2 * kv_heads * size), keys then values; written.
-        bias: (batch, n * groups, seen - first), added to a head's scores, node by node; perhaps without any numbers.
-        columns: (batch * n,), where each token is written.
-        out: (batch * n, heads * size), written.
-        first, seen: the columns in sight are those from `first` to `seen`.
+    `qkv` (batch * n, (heads + 2 * kv_heads) * size) holds queries, keys, values; `out` is (batch * n, heads * size).
     """
-    for row in range(len(states)):
-        kv_heads = states.shape[2] // turns.shape[1]
-        attend_row(qkv, turns, states, bias, columns, out, first, seen, heads, scale, row, ZERO, kv_heads)
+    for row in range(len(given.states)):
+        attend_row(qkv, given, out, row, ZERO, given.states.shape[2] // given.turns.shape[1])
 
 
 @compiled(parallel=True)
-def shared_attend_rows(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
-    first: int, seen: int, heads: int, scale: float,
-) -> None:  # fmt: skip
+def shared_attend_rows(qkv: Bits, given: AttentionInput, out: Bits) -> None:
     """Do what `attend_rows` does, by several threads: they share the rows, or the heads of a single one."""
-    kv_heads = states.shape[2] // turns.shape[1]
-    at_once = kv_heads if len(states) > 1 else 1
-    for part in prange(len(states) * kv_heads // at_once):
+    kv_heads = given.states.shape[2] // given.turns.shape[1]
+    at_once = kv_heads if len(given.states) > 1 else 1
+    for part in prange(len(given.states) * kv_heads // at_once):
         row, head = signed(part) * at_once // kv_heads, signed(part) * at_once % kv_heads
-        attend_row(qkv, turns, states, bias, columns, out, first, seen, heads, scale, row, head, head + at_once)
+        attend_row(qkv, given, out, row, head, head + at_once)

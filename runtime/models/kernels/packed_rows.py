@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,24 @@ PART, ROWS = 8, 3  # place among `PACKINGS`, its group, zero, rows; address of p
 prange = range  # compiled, it is numba's, which splits a loop among threads
 Bytes = NDArray[np.int8]
 Words = NDArray[np.int32]
+
+
+class RoundedRows(NamedTuple):
+    """Rows as bytes times factors."""
+
+    numbers: Bytes  # (rows, in)
+    factors: Numbers  # (rows, groups)
+    starts: Words  # (rows, groups), of their sums, as `round_rows` writes them
+
+
+class PackedPanels(NamedTuple):
+    """A part of a weight: addresses, and the bytes from one panel to the next."""
+
+    case: int  # the place in `PACKINGS` times MOST_ROWS
+    weight: int
+    weight_stride: int
+    scales: int
+    scales_stride: int
 
 
 @compiled
@@ -54,10 +74,11 @@ def round_rows(
 
 @compiled
 def panel_product(
-    case: int, rounded: Bytes, factors: Numbers, starts: Words, weight: int, weight_stride: int, scales: int,
-    scales_stride: int, bias: Halves, residual: Halves, out: Halves, number: int,
-) -> None:  # fmt: skip
+    x: RoundedRows, panels: PackedPanels, bias: Halves, residual: Halves, out: Halves, number: int
+) -> None:
     """Write one panel's columns of out, all rows: the panel stays in a near cache meanwhile."""
+    rounded, factors, starts = x
+    case, weight, weight_stride, scales, scales_stride = panels
     rows, first = len(rounded), number * LANES * HALF_BYTES
     own = bias.ctypes.data + first if len(bias) else NOTHING.ctypes.data
     added, added_stride = NOTHING.ctypes.data, 0
@@ -77,28 +98,17 @@ def panel_product(
 
 
 @compiled
-def product_alone(
-    case: int, rounded: Bytes, factors: Numbers, starts: Words, weight: int, weight_stride: int, scales: int,
-    scales_stride: int, bias: Halves, residual: Halves, out: Halves,
-) -> None:  # fmt: skip
+def product_alone(x: RoundedRows, panels: PackedPanels, bias: Halves, residual: Halves, out: Halves) -> None:
     """Do what `packed_product` does for rounded rows by one thread."""
     for number in range(out.shape[1] // LANES):
-        panel_product(
-            case, rounded, factors, starts, weight, weight_stride, scales, scales_stride, bias, residual, out, number
-        )
+        panel_product(x, panels, bias, residual, out, number)
 
 
 @compiled(parallel=True)
-def product_shared(
-    case: int, rounded: Bytes, factors: Numbers, starts: Words, weight: int, weight_stride: int, scales: int,
-    scales_stride: int, bias: Halves, residual: Halves, out: Halves,
-) -> None:  # fmt: skip
+def product_shared(x: RoundedRows, panels: PackedPanels, bias: Halves, residual: Halves, out: Halves) -> None:
     """Do what `packed_product` does for rounded rows by several threads."""
     for number in prange(out.shape[1] // LANES):
-        panel_product(
-            case, rounded, factors, starts, weight, weight_stride, scales, scales_stride, bias, residual, out,
-            signed(number),
-        )  # fmt: skip
+        panel_product(x, panels, bias, residual, out, signed(number))
 
 
 @compiled
@@ -106,14 +116,14 @@ def part_product(x: Halves, part: Ints, bias: Halves, residual: Halves, out: Hal
     """Do what `packed_product` does for one part, as `PART` describes it."""
     packing, group, zero, _, weight, weight_stride, scales, scales_stride = part
     rounded, factors = np.empty(x.shape, np.int8), np.empty((len(x), x.shape[1] // group), np.float32)
-    starts, case = np.empty(factors.shape, np.int32), packing * MOST_ROWS
+    starts = np.empty(factors.shape, np.int32)
     round_rows(x, packing, zero, rounded, factors, starts, is_shared)
+    rows = RoundedRows(rounded, factors, starts)
+    panels = PackedPanels(packing * MOST_ROWS, weight, weight_stride, scales, scales_stride)
     if is_shared:
-        product_shared(
-            case, rounded, factors, starts, weight, weight_stride, scales, scales_stride, bias, residual, out
-        )
+        product_shared(rows, panels, bias, residual, out)
     else:
-        product_alone(case, rounded, factors, starts, weight, weight_stride, scales, scales_stride, bias, residual, out)
+        product_alone(rows, panels, bias, residual, out)
 
 
 @compiled

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from ....planner.kernels.arrays import Floats32, Ints
 from ....planner.kernels.compiled import compiled
-from .bfloat16_rows import normed_product
+from .bfloat16_rows import NormedProduct, normed_product
 from .few_rows import Halves
-from .host_rows import Bits
 from .host_scores import children
 
 APART = 1e-4  # between tokens of which nothing is known; see `models.block.APART`
 LEAST_LEFT = 1e-9  # of the probability, for all tokens but the successors together
 
 
+class SuccessorArrays(NamedTuple):
+    """The successors of the tokens of each slot; `known` are the tokens themselves."""
+
+    known: Ints  # (slots, capacity)
+    ids: Ints  # (slots, capacity, successors)
+    log_probs: Floats32  # likewise
+
+
 @compiled
 def take_in(
-    given: Halves, tokens: Ints, lines: Ints, logits: Halves,
-    known: Ints, ids: Ints, log_probs: Floats32,
-    scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
-) -> None:  # fmt: skip
+    given: Halves,
+    tokens: Ints,
+    lines: Ints,
+    logits: Halves,
+    kept: SuccessorArrays,
+    head: NormedProduct,
+    is_shared: bool,
+) -> None:
     """Write committed tokens (rows,), and with each the likeliest successors of the token before it.
 
     `given` (rows, hidden) are the target's last hidden states at the tokens before; `lines` (rows,) are slot * capacity
-    + column. `known` is (slots, capacity), `ids` and `log_probs` (slots, capacity, successors); `logits` (any,
-    vocabulary) is overwritten. `scale` and `eps` are the final norm's; the vocabulary's product is as for `product`.
+    + column. `logits` (any, vocabulary) is overwritten. `head` is the final norm and the vocabulary's product.
     """
+    known, ids, log_probs = kept
     for first in range(0, len(given), len(logits)):
         count = min(len(logits), len(given) - first)
         shape, own = (1, count, ids.shape[2]), logits[:count]
         best, found = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        normed_product(given[first : first + count], scale, eps, head, head_bias, no_residual, own, is_shared)
+        part = given[first : first + count]
+        normed_product(part, head.scale, head.eps, head.weight, head.bias, head.no_residual, own, is_shared)
         children(own.reshape(1, count, own.shape[1]), best, found, is_shared)
         for row in range(count):
             slot, column = lines[first + row] // known.shape[1], lines[first + row] % known.shape[1]
@@ -82,14 +95,13 @@ def is_among(token: int, ids: Ints, count: int) -> bool:
 def look_up(
     tokens: Ints,  # (batch, width), the nodes'
     lengths: Ints,  # (batch, 1 or width), tokens of the texts before their trees
-    known: Ints,  # with ids and log_probs of the slots, as `take_in` writes them
-    ids: Ints,
-    log_probs: Floats32,
+    kept: SuccessorArrays,
     vocabulary: int,
     below: Ints,  # with chances (batch, width, children), written
     chances: Floats32,
 ) -> bool:
     """Write the children of nodes after texts; return whether all known scores are numbers."""
+    known, ids, log_probs = kept
     nobody, nothing = ids[0, 0, :0], log_probs[0, 0, :0]
     for row in range(len(tokens)):
         for node in range(tokens.shape[1]):

@@ -8,8 +8,8 @@ from ....planner.kernels.arrays import Bools, Floats32, Ints
 from ....planner.kernels.beam import add_up, best_first, locate
 from ....planner.kernels.compiled import compiled
 from ...kernels.trees import descend, place_layer, uncover
-from .few_rows import Halves, Numbers
-from .host_drawn import drawn_children
+from .few_rows import Halves
+from .host_drawn import DraftDraws, drawn_children
 from .host_scores import children
 
 UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what a draft tells
@@ -18,18 +18,18 @@ OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
 
 @compiled
 def told_children(
-    logits: Halves, places: Ints, settings: Numbers, depth: int, visible: Bools, ids: Ints, room: Numbers,
-    below: Ints, log_probs: Floats32, is_shared: bool,
+    logits: Halves, drawing: DraftDraws, ids: Ints, depth: int, visible: Bools, below: Ints, log_probs: Floats32,
+    is_shared: bool,
 ) -> bool:  # fmt: skip
-    """Write new tokens' likeliest children, drawn if `places` has draws; return whether all scores are numbers.
+    """Write new tokens' likeliest children, drawn if `drawing` has draws; return whether all scores are numbers.
 
     `logits` is (batch * width, vocabulary), and `ids` as for `drawn_children`.
     """
     lines = logits.reshape(len(below), below.shape[1], logits.shape[1])
-    if len(places) == 0:
+    if len(drawing.places) == 0:
         return children(lines, below, log_probs, is_shared and len(logits) > 1)
     below_text = depth + 1 if visible.shape[1] else depth
-    return drawn_children(lines, places, settings, below_text, ids, room, below, log_probs, is_shared)
+    return drawn_children(lines, drawing, ids, below_text, below, log_probs, is_shared)
 
 
 @compiled

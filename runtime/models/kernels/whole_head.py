@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ....planner.kernels.arrays import Bools, Floats32, Ints
 from ....planner.kernels.beam import hang_best
 from ....planner.kernels.compiled import ZERO, compiled
 from .bfloat16_attention import attend
-from .bfloat16_rows import close_layer, norm, normed_product, product
-from .few_rows import Halves, Numbers
-from .host_rows import Bits
+from .bfloat16_rows import LayerArrays, NormedProduct, close_layer, norm, normed_product, product
+from .few_rows import Halves
+from .host_drawn import DraftDraws
+from .host_rows import AttentionInput, Bits
 from .whole_draft import (
     NO_NUMBERS,
     NUMBERS,
@@ -28,38 +31,93 @@ TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
 UNSEEN = np.uint16(0xC61C)  # -9984 in bfloat16, added to the score of the first column: no weight beside any other
 
 
+class HeadWeights(NamedTuple):
+    """A head but for its layer, whose `input_scale`, `head_scale` and their eps are not read."""
+
+    embedding: Halves
+    table: Halves  # (places, 2 * size), turns
+    join: int  # as `product` takes weights
+    join_bias: Halves
+    token_scale: Bits
+    token_eps: float
+    feature_scale: Bits
+    feature_eps: float
+    heads: int
+    attention_scale: float
+    last: NormedProduct  # the vocabulary's
+    drafted: Ints  # (draft vocabulary,), ascending ids that it can draft; empty for all
+
+
+class HeadCache(NamedTuple):
+    """What a head's cache holds."""
+
+    states: Halves  # (1, slots, capacity, width)
+    features: Halves  # (slots, capacity, hidden)
+
+
+class HeadTokens(NamedTuple):
+    """New tokens of a forward, in the slots from `slot` on.
+
+    They take the head's features at the cache columns `parents`, or join `given`, the target's hidden states.
+    """
+
+    numbers: Ints  # (3, batch, n), tokens, positions and columns
+    parents: Ints  # (batch, n)
+    wanted: Ints  # (batch,), the only token of each row with logits; empty for all
+    given: Halves  # (batch * n, any); (0, any) for none
+    mask: Halves  # (batch or 1, n, seen), added to scores, 0 or -inf; (batch, 0, 0) where every token sees everything
+    slot: int
+    seen: int
+
+
+class TargetStates(NamedTuple):
+    """What a target's cache stores for a head."""
+
+    features: Halves  # (slots, capacity, any)
+    places: Ints  # (any,), which numbers of each feature the head joins
+
+
+class DraftNodes(NamedTuple):
+    """New tokens after the texts in the first slots, as in `UnlaidNodes`, and a beam's `layers` below its first."""
+
+    tokens: Ints
+    contexts: Ints  # (1 or 2, batch), cached tokens before these and, for a beam, after them
+    depth: int
+    visible: Bools
+    wanted: Ints
+    layers: int
+
+
+class DraftRoom(NamedTuple):
+    """What a draft writes."""
+
+    logits: Halves  # (rows of the largest forward, draft vocabulary)
+    below: Ints  # (batch, n, children)
+    log_probs: Floats32  # likewise
+    trees: Ints  # (3, batch, any), tokens, parents and depths with the root; (3, 0, any) for none
+
+
 @compiled
 def run_head(
-    numbers: Ints, parents: Ints, wanted: Ints, given: Halves,
-    embedding: Halves, table: Halves, states: Halves, features: Halves, mask: Halves, logits: Halves,
-    slot: int, seen: int, is_shared: bool,
-    join: int, join_bias: Halves, token_scale: Bits, token_eps: float, feature_scale: Bits, feature_eps: float,
-    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
-    heads: int, attention_scale: float, inner: int, weights: Ints,
-    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
-    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
-) -> bool:  # fmt: skip
+    fed: HeadTokens, cache: HeadCache, weights: HeadWeights, layer: LayerArrays, logits: Halves, is_shared: bool
+) -> bool:
     """Write the logits, keys, values and features of new tokens; False, with nothing done, for an unknown token.
 
-    `numbers` (3, batch, n) are tokens, positions and columns; `wanted` (batch,) is the only token of each row with
-    logits, empty for all. Tokens take the head's features at the cache columns `parents` (batch, n), or join `given`
-    (batch * n, any), the target's hidden states, unless that is (0, any). `states` is (1, slots, capacity, width) and
-    `features` (slots, capacity, hidden), where rows begin at `slot`. `mask` (batch or 1, n, seen) is added to scores, 0
-    or -inf; (batch, 0, 0) where every token sees everything. The first column is hidden, as its token has no feature
-    before it. `table` (places, 2 * size) holds turns; the rest is as for `run_layers`, but `input_scale`, `head_scale`
-    and their eps are not read.
+    The first column is hidden, as its token has no feature before it.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, Sec. 3.1.
     """
-    batch, count = numbers.shape[1:]
-    rows, size = batch * count, embedding.shape[1]
-    tokens, columns = numbers[TOKENS].reshape(rows), numbers[COLUMNS].reshape(rows)
+    embedding, table, heads = weights.embedding, weights.table, weights.heads
+    wanted, given, slot = fed.wanted, fed.given, fed.slot
+    batch, count = fed.numbers.shape[1:]
+    rows, size, width = batch * count, embedding.shape[1], cache.states.shape[3]
+    tokens, columns = fed.numbers[TOKENS].reshape(rows), fed.numbers[COLUMNS].reshape(rows)
     if not are_known(tokens, wanted, count, len(embedding)):
         return False
     first = min(columns.min(), 1)
     turns = np.empty((rows, table.shape[1]), np.uint16)
-    turn(numbers[POSITIONS].reshape(rows), table, turns)
-    bias = for_every_head(mask, batch, heads // (states.shape[3] // table.shape[1]), first)
+    turn(fed.numbers[POSITIONS].reshape(rows), table, turns)
+    bias = for_every_head(fed.mask, batch, heads // (width // table.shape[1]), first)
     if first == 0:
         bias[:, :, :1] = UNSEEN  # but by a token that sees nothing else
     else:
@@ -68,30 +126,30 @@ def run_head(
     for row in range(rows):
         embedded[row] = embedding[tokens[row]]
     if len(given):
-        product(given, join, join_bias, hidden[:0], hidden, is_shared)
+        product(given, weights.join, weights.join_bias, hidden[:0], hidden, is_shared)
     else:
         for row in range(rows):
-            hidden[row] = features[slot + row // count, parents[row // count, row % count]]
+            hidden[row] = cache.features[slot + row // count, fed.parents[row // count, row % count]]
     reading = np.empty((rows, 2 * size), np.uint16)
     normed = np.empty((rows, size), np.uint16)
-    norm(embedded, token_scale, token_eps, normed, is_shared)
+    norm(embedded, weights.token_scale, weights.token_eps, normed, is_shared)
     reading[:, :size] = normed
-    norm(hidden, feature_scale, feature_eps, normed, is_shared)
+    norm(hidden, weights.feature_scale, weights.feature_eps, normed, is_shared)
     reading[:, size:] = normed
-    opened = np.empty((rows, heads * (table.shape[1] // 2) + states.shape[3]), np.uint16)
+    opened = np.empty((rows, heads * (table.shape[1] // 2) + width), np.uint16)
     mixed, left = np.empty((rows, heads * (table.shape[1] // 2)), np.uint16), np.empty((rows, size), np.uint16)
-    own = weights[0]
-    product(reading, own[0], qkv_bias[0], opened[:0], opened, is_shared)
-    seen_here = states[0, slot : slot + batch]
-    attend(opened, turns, seen_here, bias, columns, mixed, first, seen, heads, attention_scale, is_shared)
-    close_layer(
-        mixed, hidden, left, is_shared, inner, own[1], own[2], own[3],
-        output_bias[0], scale[0], eps, gate_up_bias[0], down_bias[0],
-    )  # fmt: skip
+    product(reading, layer.weights[0, 0], layer.qkv_bias[0], opened[:0], opened, is_shared)
+    seen_here = cache.states[0, slot : slot + batch]
+    own = AttentionInput(turns, seen_here, bias, columns, first, fed.seen, heads, weights.attention_scale)
+    attend(opened, own, mixed, is_shared)
+    close_layer(mixed, hidden, left, layer, ZERO, is_shared)
     for row in range(rows):
-        features[slot + row // count, columns[row]] = left[row]
+        cache.features[slot + row // count, columns[row]] = left[row]
     take(left, wanted, count)
-    normed_product(left[: len(logits)], last_scale, last_eps, head, head_bias, no_residual, logits, is_shared)
+    last = weights.last
+    normed_product(
+        left[: len(logits)], last.scale, last.eps, last.weight, last.bias, last.no_residual, logits, is_shared
+    )
     return True
 
 
@@ -113,48 +171,32 @@ def open_padding(bias: Halves, columns: Ints, count: int, first: int) -> None:
 
 @compiled
 def draft_by_head(
-    tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
-    places: Ints, settings: Numbers, room: Numbers,
-    target_features: Halves, parts: Ints, drafted: Ints,
-    embedding: Halves, table: Halves, states: Halves, features: Halves, logits: Halves,
-    below: Ints, log_probs: Floats32, trees: Ints, is_shared: bool,
-    join: int, join_bias: Halves, token_scale: Bits, token_eps: float, feature_scale: Bits, feature_eps: float,
-    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
-    heads: int, attention_scale: float, inner: int, weights: Ints,
-    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
-    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+    nodes: DraftNodes, drawing: DraftDraws, target: TargetStates, cache: HeadCache, weights: HeadWeights,
+    layer: LayerArrays, room: DraftRoom, is_shared: bool,
 ) -> int:  # fmt: skip
     """Forward new tokens after the texts in the first slots; write their likeliest children, or the trees of a beam.
 
-    Return UNKNOWN where `run_head` does nothing, NO_NUMBERS where scores are NaN, and else NUMBERS. `tokens`, `depth`,
-    `visible` and `wanted` are as in `UnlaidNodes`; `contexts` (1 or 2, batch) counts cached tokens before these and,
-    for a beam of `layers` below its first, after them. `places` and `settings` are as in `Draws`, empty for the best
-    tokens. The head joins the numbers `parts` (any,) of the target's cached features (slots, capacity, any). `drafted`
-    (draft vocabulary,) holds ascending ids that it can draft; empty for all. `trees` (3, batch, any) are tokens,
-    parents and depths with the root; (3, 0, any) for none. `logits` (rows of the largest forward, draft vocabulary) is
-    overwritten.
+    Return UNKNOWN where `run_head` does nothing, NO_NUMBERS where scores are NaN, and else NUMBERS.
 
     Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.strategies.eagle2` does the same layer by layer.
     """
+    tokens, contexts, depth, visible, wanted, layers = nodes
+    logits, below, log_probs, trees = room
+    drafted = weights.drafted
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
     seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
-    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), ZERO  # of the root
-    given = along_text(target_features, parts, contexts[0], tokens.shape[1] if visible.shape[1] == 0 else 0)
+    above, kept, number = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), ZERO  # of the root
+    given = along_text(target.features, target.places, contexts[0], tokens.shape[1] if visible.shape[1] == 0 else 0)
     while True:
-        before = contexts[min(layer, len(contexts) - 1)]
+        before = contexts[min(number, len(contexts) - 1)]
         placed, mask = laid_out(tokens, before, depth, visible)
         parents, own = np.empty(tokens.shape, np.int64), logits[: batch * below.shape[1]]
         find_parents(visible, before, parents)
-        is_known = run_head(
-            placed, parents, wanted, given, embedding, table, states, features, mask, own,
-            ZERO, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
-            join, join_bias, token_scale, token_eps, feature_scale, feature_eps,
-            last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
-            input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
-        )  # fmt: skip
-        if not is_known:
+        seen = before.max() + max(visible.shape[2], tokens.shape[1])
+        fed = HeadTokens(placed, parents, wanted, given, mask, ZERO, seen)
+        if not run_head(fed, cache, weights, layer, own, is_shared):
             return UNKNOWN
-        if not told_children(own, places, settings, depth, visible, drafted, room, below, log_probs, is_shared):
+        if not told_children(own, drawing, drafted, depth, visible, below, log_probs, is_shared):
             return NO_NUMBERS
         if len(drafted):
             for row in range(batch):
@@ -163,12 +205,12 @@ def draft_by_head(
                         below[row, node, child] = drafted[below[row, node, child]]
         if not is_beam:
             return NUMBERS
-        above = recorded(below, log_probs, kept, above, seen_scores, seen_tokens, starts, layer)
-        if layer == layers:
+        above = recorded(below, log_probs, kept, above, seen_scores, seen_tokens, starts, number)
+        if number == layers:
             hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
             return NUMBERS
-        kept, tokens, visible = next_layer(above, below, visible, top_k, layer)
-        layer, depth, wanted, given = layer + 1, layer, wanted[:0], given[:0]
+        kept, tokens, visible = next_layer(above, below, visible, top_k, number)
+        number, depth, wanted, given = number + 1, number, wanted[:0], given[:0]
         below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
 
 
