@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spectune.runtime.loader import load
+    from spectune.runtime.load import load
 
     __version__: str
 
@@ -32,7 +32,7 @@ def _load() -> object:
     from spectune.errors import NotInstalledError
 
     try:
-        from spectune.runtime.loader import load
+        from spectune.runtime.load import load
     except ModuleNotFoundError as error:
         missing = NotInstalledError.of(error)
         if missing is None:

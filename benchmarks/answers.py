@@ -42,8 +42,8 @@ from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.excess import mean_over_median
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, plain_setup, setup_of
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.race import race
@@ -173,7 +173,7 @@ def raced(contender: Contender, cell: Cell, some: Sequence[Request], family: Fam
             Way(policy=one.policy, drafter=one.drafter),
             entrant(
                 name_of(one.policy.code, one.drafter),
-                RoundSetup(policy=one.policy, drafter=one.drafter, run_tokens=one.run_tokens),
+                StepConfig(policy=one.policy, drafter=one.drafter, run_tokens=one.run_tokens),
                 family,
                 some,
                 cell.batch,

@@ -35,11 +35,11 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.held import DecoderMaker
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.make_engine import DecoderMaker
+from spectune.runtime.engine.session import Session
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 
@@ -52,7 +52,7 @@ LONG = 512  # tokens from which on a turn has to come in half the time
 HALF, NO_LATER = 0.5, 1.1
 WAYS: dict[str, dict[str, Any]] = {"anew": {"prefix_caching": False}, "cached": {}}  # of making a session
 FULL = {**WAYS, "spare": {"spare_slots": 2 * CHATS}}
-SETUP = RoundSetup(policy=HybridPolicy(text=SuffixPolicy(length=8), model=ChainPolicy(length=3)), drafter="small")
+SETUP = StepConfig(policy=HybridPolicy(text=SuffixPolicy(length=8), model=ChainPolicy(length=3)), drafter="small")
 
 
 @dataclass

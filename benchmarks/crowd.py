@@ -13,14 +13,14 @@ from torch import Tensor
 
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.sequence import Sequence as Decoded
+from spectune.runtime.batch.step_config import PLAIN, StepConfig
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import chains
-from spectune.runtime.drafters.protocol import CopiesPrefix, Drafter, ReadsAlong
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
-from spectune.runtime.requests import Request
-from spectune.runtime.requests import Sequence as Decoded
-from spectune.runtime.setup import PLAIN, RoundSetup
+from spectune.runtime.models.kv_cache import KeyValueCache
 
 NAN = "NaN"
 FLAWS = ("raises", "no memory", "another batch", "unknown tokens", NAN)
@@ -80,7 +80,7 @@ class ShortOfMemory(Wrapped):
 
 
 @dataclass(slots=True)
-class Flawed:
+class Flawed(Drafter):
     """A drafter that fails now and then, never twice in a row, and counts how."""
 
     drafter: Drafter
@@ -91,22 +91,33 @@ class Flawed:
     made: Counter[str] = field(default_factory=Counter)
     has_just_failed: bool = False
 
-    @property
-    def forwards(self) -> int:
-        """Of the drafter."""
-        return self.drafter.forwards
-
-    def admit(self, slot: int, sequence: Decoded) -> None:
+    def admit(self, slot: int, sequence: Decoded, held: int = 0) -> None:
         """Pass it on."""
-        self.drafter.admit(slot, sequence)
+        self.drafter.admit(slot, sequence, held)
+
+    def read_along(self, slot: int, tokens: Sequence[int], held: int) -> int:
+        """Pass it on."""
+        return self.drafter.read_along(slot, tokens, held)
+
+    def forget(self, slot: int) -> bool:
+        """Pass it on."""
+        return self.drafter.forget(slot)
+
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Pass it on."""
+        return self.drafter.copy_prefix(source, slot, most)
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Pass it on."""
+        self.drafter.swap_prefixes(one, other)
 
     def move(self, source: int, target: int) -> None:
         """Pass it on."""
         self.drafter.move(source, target)
 
-    def fresh(self, sequences: Sequence[Decoded]) -> int:
+    def uncached(self, sequences: Sequence[Decoded]) -> int:
         """Pass it on."""
-        return self.drafter.fresh(sequences)
+        return self.drafter.uncached(sequences)
 
     def draft(self, sequences: Sequence[Decoded], policy: TreePolicy) -> DraftBatch:
         """Return the drafter's trees, or something wrong."""
@@ -134,25 +145,6 @@ class Flawed:
             self.made[NAN] += self.has_just_failed
 
 
-class FlawedReader(Flawed):
-    """One that also reads prompts piece by piece, and keeps what they begin with."""
-
-    def read_along(self, slot: int, tokens: Sequence[int], held: int) -> None:
-        """Pass it on."""
-        assert isinstance(self.drafter, ReadsAlong)
-        self.drafter.read_along(slot, tokens, held)
-
-    def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Pass it on."""
-        assert isinstance(self.drafter, CopiesPrefix)
-        return self.drafter.copy_prefix(source, slot, most)
-
-    def swap_prefixes(self, one: int, other: int) -> None:
-        """Pass it on."""
-        assert isinstance(self.drafter, CopiesPrefix)
-        self.drafter.swap_prefixes(one, other)
-
-
 def _flawed_draft(flaw: str, batch: int, vocabulary: int) -> DraftBatch:
     match flaw:
         case "raises":
@@ -165,20 +157,8 @@ def _flawed_draft(flaw: str, batch: int, vocabulary: int) -> DraftBatch:
             return chains([[vocabulary + 1]] * batch)
 
 
-class NeverWorks:
+class NeverWorks(Drafter):
     """A drafter that only raises."""
-
-    forwards = 0
-
-    def admit(self, slot: int, sequence: Decoded) -> None:
-        """Do nothing."""
-
-    def move(self, source: int, target: int) -> None:
-        """Do nothing."""
-
-    def fresh(self, sequences: Sequence[Decoded]) -> int:
-        """Return 0."""
-        return 0
 
     def draft(self, sequences: Sequence[Decoded], policy: TreePolicy) -> DraftBatch:
         """Raise."""
@@ -202,7 +182,7 @@ class Crowd:
         target: CausalModel,
         flawed: Mapping[str, Flawed],
         others: Mapping[str, Drafter],
-        setups: Sequence[RoundSetup],
+        setups: Sequence[StepConfig],
         prompts: Prompts,
         *,
         slots: int,
@@ -227,7 +207,7 @@ class Crowd:
         self._setups, self._prompts, self._slots, self._new_tokens = setups, prompts, slots, new_tokens
         self._turn, self._keep_every, self._rng = turn, keep_every, np.random.default_rng(seed)
         self._wanted = slots
-        self._forced: RoundSetup | None = None  # whatever is scheduled
+        self._forced: StepConfig | None = None  # whatever is scheduled
 
     @property
     def cycle(self) -> int:
@@ -235,7 +215,7 @@ class Crowd:
         return self._turn * len(self._setups)
 
     @property
-    def setup(self) -> RoundSetup:
+    def setup(self) -> StepConfig:
         """How the next round runs."""
         return self._setups[self.rounds // self._turn % len(self._setups)]
 
@@ -264,13 +244,13 @@ class Crowd:
                 self.decoder.admit(replace(self._request(), max_new_tokens=self._new_tokens), self.joined)
                 self.joined += 1
             self._forced = PLAIN
-            while drafter.fresh(self.decoder.running) < tokens:
+            while drafter.uncached(self.decoder.running) < tokens:
                 self.decoder.step()
             chance, drafter.chance, self._forced = drafter.chance, 0.0, setup
             self.decoder.step()
             drafter.chance, self._forced = chance, None
 
-    def _scheduled(self, batch: int, context: int) -> RoundSetup:
+    def _scheduled(self, batch: int, context: int) -> StepConfig:
         return self._forced or self.setup
 
     def _refill(self) -> None:

@@ -39,12 +39,12 @@ from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.feed import Feed
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
+from spectune.runtime.engine.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for
@@ -135,7 +135,7 @@ class Clocked:
         return logits
 
 
-def host_overhead(setup: RoundSetup, family: Family, asked: Sequence[Request], batch: int) -> float:
+def host_overhead(setup: StepConfig, family: Family, asked: Sequence[Request], batch: int) -> float:
     """Return the share of the rounds' time that no forward takes."""
     target = Clocked(family.target)
     drafters = {name: Clocked(model) for name, model in family.drafters.items()}
@@ -152,7 +152,7 @@ def host_overhead(setup: RoundSetup, family: Family, asked: Sequence[Request], b
     return 1.0 - forwards_ms / rounds_ms
 
 
-def _overheads(setups: dict[str, RoundSetup], family: Family, asked: list[Request], batch: int) -> dict[str, float]:
+def _overheads(setups: dict[str, StepConfig], family: Family, asked: list[Request], batch: int) -> dict[str, float]:
     return {name: host_overhead(setup, family, asked, batch) for name, setup in setups.items()}
 
 
@@ -258,7 +258,7 @@ def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
 
 
 def _gauged(
-    cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], seed: int
+    cell: PlanCell, setups: dict[str, StepConfig], family: Family, asked: list[Request], seed: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Return everybody's tokens/s in one race, the machine's pace in it over the profile's, and what the plan kept."""
     shares = {PLAIN: {1: 1.0}, PLAN: gauged_sizes(cell)}
@@ -281,7 +281,7 @@ def _error(promised: Prediction, speed: float) -> float:
 
 
 def _raced(
-    setups: dict[str, RoundSetup],
+    setups: dict[str, StepConfig],
     family: Family,
     asked: list[Request],
     batch: int,

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from spectune.runtime.decoder import Decoder
-from spectune.runtime.feed import Feed
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, always
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
 from spectune.runtime.models.loading import load_model
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, always
 from spectune.training.language_model import TrainingSettings, train
 from spectune.training.run_folder import claim
 

@@ -50,9 +50,9 @@ from spectune.planner.strategies.cacheback import CachebackPolicy
 from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.text import TextPolicy
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.regime import decoding_regime
-from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.request import Models

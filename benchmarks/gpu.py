@@ -56,7 +56,10 @@ from spectune.profiler.device import detect
 from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, plain_setup, setup_of
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.choices import Choices, GraphTimer, Work
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
@@ -65,8 +68,6 @@ from spectune.runtime.models.products import MOST_WEIGHTS, FusedProducts
 from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.random import load_random
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, plain_setup, setup_of
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tests.memory_journal import MemoryJournal
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
@@ -276,7 +277,7 @@ def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
         yield row
 
 
-def watched(decoder: Decoder) -> tuple[list[Round], float]:
+def watched(decoder: Decoder) -> tuple[list[StepOutput], float]:
     """Run rounds while torch refuses to wait for the device; return them and their median milliseconds."""
     for _ in range(WARM_UP):
         decoder.step()
@@ -447,22 +448,22 @@ def evaluation(target: Path) -> list[Request]:
     return list(workloads_of(request, tokenizer)[0].requests)
 
 
-def by_hand(small: str, grown_one: str) -> dict[str, RoundSetup]:
+def by_hand(small: str, grown_one: str) -> dict[str, StepConfig]:
     """Return settings that people take."""
-    chains = {f"{small}, chain of {n}": RoundSetup(policy=ChainPolicy(length=n), drafter=small) for n in (2, 4, 6)}
+    chains = {f"{small}, chain of {n}": StepConfig(policy=ChainPolicy(length=n), drafter=small) for n in (2, 4, 6)}
     wide = Eagle2Policy(verify_tokens=24, depth=3, top_k=6)
     return {
         **chains,
-        f"{small}, bush of 9": RoundSetup(policy=StaticPolicy(tree=BUSH), drafter=small),
-        f"{small}, EAGLE-2 of 24": RoundSetup(policy=wide, drafter=small),
-        f"{grown_one}, chain of 4": RoundSetup(policy=ChainPolicy(length=4), drafter=grown_one),
-        f"{grown_one}, EAGLE-2 of 24": RoundSetup(policy=wide, drafter=grown_one),
-        "lookup of 10": RoundSetup(policy=LookupPolicy(length=10), drafter=LOOKUP),
+        f"{small}, bush of 9": StepConfig(policy=StaticPolicy(tree=BUSH), drafter=small),
+        f"{small}, EAGLE-2 of 24": StepConfig(policy=wide, drafter=small),
+        f"{grown_one}, chain of 4": StepConfig(policy=ChainPolicy(length=4), drafter=grown_one),
+        f"{grown_one}, EAGLE-2 of 24": StepConfig(policy=wide, drafter=grown_one),
+        "lookup of 10": StepConfig(policy=LookupPolicy(length=10), drafter=LOOKUP),
     }
 
 
 def raced_rows(
-    cell: PlanCell, others: dict[str, RoundSetup], family: Family, asked: Sequence[Request], races: int
+    cell: PlanCell, others: dict[str, StepConfig], family: Family, asked: Sequence[Request], races: int
 ) -> list[Json]:
     """Race a cell's plan, plain decoding and settings by hand."""
     setups = {"plain": plain_setup(cell), "plan": setup_of(cell), **others}
@@ -471,7 +472,7 @@ def raced_rows(
     times: dict[str, list[float]] = {name: [] for name in setups}
     beyond: dict[str, float] = {}
     shares: dict[str, Json] = {}
-    kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in setups}
+    kinds: dict[str, list[tuple[StepOutput, float]]] = {name: [] for name in setups}
     faults: dict[str, set[str]] = {name: set() for name in setups}
     outside: dict[str, list[tuple[str, float]]] = {name: [] for name in setups}
     for seed in range(races):
@@ -523,11 +524,11 @@ def raced_rows(
     return rows
 
 
-def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
+def by_kind(rounds: Sequence[tuple[StepOutput, float]]) -> list[Json]:
     """Return what rounds took by the sizes of their forwards: where a prediction is off, which of them it is."""
-    kinds: dict[tuple[int, int, tuple[int, ...]], list[tuple[Round, float]]] = {}
+    kinds: dict[tuple[int, int, tuple[int, ...]], list[tuple[StepOutput, float]]] = {}
     for done, ms in rounds:
-        kinds.setdefault((done.verify_tokens, done.fresh, done.widths), []).append((done, ms))
+        kinds.setdefault((done.verify_tokens, done.uncached, done.widths), []).append((done, ms))
     return [
         {
             "verify_tokens": tokens,
@@ -543,7 +544,7 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
     ]
 
 
-def by_turnover(rounds: Sequence[TimedRound], steady: Sequence[tuple[Round, float]]) -> list[tuple[str, float]]:
+def by_turnover(rounds: Sequence[TimedRound], steady: Sequence[tuple[StepOutput, float]]) -> list[tuple[str, float]]:
     """Return what rounds took outside of what the device tells, and whether their texts change.
 
     Args:
@@ -567,14 +568,14 @@ def means_by_turnover(outside: Sequence[tuple[str, float]]) -> Json:
     }
 
 
-def beyond_forwards(setup: RoundSetup, rounds: Sequence[Round], round_ms: float, family: Family) -> float:
+def beyond_forwards(setup: StepConfig, rounds: Sequence[StepOutput], round_ms: float, family: Family) -> float:
     """Return the share of rounds in which no forward runs: each shape of theirs is timed alone, many in a row."""
     drafter = family.drafters.get(setup.drafter or "")
     fed: Counter[tuple[str, int]] = Counter()
     for done in rounds:
         fed["verify", done.verify_tokens] += 1
         if done.widths and drafter is not None:
-            fed.update(("draft", width) for width in (done.fresh, *done.widths[1:]))
+            fed.update(("draft", width) for width in (done.uncached, *done.widths[1:]))
     batch, context = len(rounds[0].kept), rounds[len(rounds) // 2].context
     whole_ms = sum(
         times

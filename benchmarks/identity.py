@@ -40,15 +40,15 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.loading import load_pretrained, load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.decoding import DecodingRun, Family, decode_timed, room_for
 from spectune.tuning.measuring.exact import Judgement, judge
@@ -75,23 +75,23 @@ STACKS = (
     StackPolicy(drafters=("medium", "small"), lengths=(4, 2)),
     StackPolicy(drafters=("medium", "small", "lookup"), lengths=(5, 3, 3), siblings=1),
 )
-WAYS: Mapping[str, RoundSetup] = {
-    "plain": RoundSetup(policy=PlainPolicy(), run_tokens=(0, 2)),
-    "chain": RoundSetup(policy=ChainPolicy(length=4), drafter="small"),
-    "confident chain": RoundSetup(policy=ConfidentChainPolicy(length=8, confidence=0.4), drafter="medium"),
-    "static": RoundSetup(policy=StaticPolicy(tree=BUSHY), drafter="small"),
-    "EAGLE-2": RoundSetup(policy=Eagle2Policy(verify_tokens=24, depth=3, top_k=6), drafter="medium"),
-    "TALON": RoundSetup(policy=TalonPolicy(nodes=16, gate=0.1), drafter="small"),
-    "OPT-Tree": RoundSetup(policy=OptTreePolicy(nodes=12, least_gain=0.2, max_depth=4, children=5), drafter="medium"),
-    "CAST": RoundSetup(policy=CAST, drafter="small"),
-    "lookup": RoundSetup(policy=LookupPolicy(length=6), drafter=LOOKUP),
-    "suffixes": RoundSetup(policy=SuffixPolicy(length=8), drafter=LOOKUP),
-    "suffix tree": RoundSetup(policy=SuffixTreePolicy(nodes=12), drafter=LOOKUP),
-    "Cacheback": RoundSetup(policy=CachebackPolicy(nodes=12), drafter=LOOKUP),
-    "hybrid": RoundSetup(
+WAYS: Mapping[str, StepConfig] = {
+    "plain": StepConfig(policy=PlainPolicy(), run_tokens=(0, 2)),
+    "chain": StepConfig(policy=ChainPolicy(length=4), drafter="small"),
+    "confident chain": StepConfig(policy=ConfidentChainPolicy(length=8, confidence=0.4), drafter="medium"),
+    "static": StepConfig(policy=StaticPolicy(tree=BUSHY), drafter="small"),
+    "EAGLE-2": StepConfig(policy=Eagle2Policy(verify_tokens=24, depth=3, top_k=6), drafter="medium"),
+    "TALON": StepConfig(policy=TalonPolicy(nodes=16, gate=0.1), drafter="small"),
+    "OPT-Tree": StepConfig(policy=OptTreePolicy(nodes=12, least_gain=0.2, max_depth=4, children=5), drafter="medium"),
+    "CAST": StepConfig(policy=CAST, drafter="small"),
+    "lookup": StepConfig(policy=LookupPolicy(length=6), drafter=LOOKUP),
+    "suffixes": StepConfig(policy=SuffixPolicy(length=8), drafter=LOOKUP),
+    "suffix tree": StepConfig(policy=SuffixTreePolicy(nodes=12), drafter=LOOKUP),
+    "Cacheback": StepConfig(policy=CachebackPolicy(nodes=12), drafter=LOOKUP),
+    "hybrid": StepConfig(
         policy=HybridPolicy(text=SuffixPolicy(length=6, min_match=4), model=ChainPolicy(length=3)), drafter="small"
     ),
-    **{stack_name(policy): RoundSetup(policy=policy, drafter=stack_name(policy)) for policy in STACKS},
+    **{stack_name(policy): StepConfig(policy=policy, drafter=stack_name(policy)) for policy in STACKS},
 }
 
 
@@ -161,7 +161,7 @@ class OwnJudge:
 
 
 def judged(
-    way: str, setup: RoundSetup, family: Family, judging: Judging, requests: Sequence[Request], batch: int
+    way: str, setup: StepConfig, family: Family, judging: Judging, requests: Sequence[Request], batch: int
 ) -> Row:
     """Decode all requests one way and count the tokens that are not the target's own."""
     started = time.monotonic()
@@ -183,7 +183,7 @@ def judged(
     return row
 
 
-def decoded(setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecodingRun:
+def decoded(setup: StepConfig, family: Family, requests: Sequence[Request], batch: int) -> DecodingRun:
     """Decode all requests one way."""
     capacity = room_for(requests, [setup], batch)
     decoder = Decoder(
@@ -192,7 +192,7 @@ def decoded(setup: RoundSetup, family: Family, requests: Sequence[Request], batc
     return decode_timed(decoder, requests, batch)
 
 
-def drafters_of(family: Family, setups: Iterable[RoundSetup], slots: int, capacity: int) -> dict[str, Drafter]:
+def drafters_of(family: Family, setups: Iterable[StepConfig], slots: int, capacity: int) -> dict[str, Drafter]:
     """Return what the setups draft with, by name; a name that is not in the family is left out."""
     drafters: dict[str, Drafter] = {}
     for setup in setups:

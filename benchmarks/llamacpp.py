@@ -39,11 +39,11 @@ from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
 from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig
 from spectune.runtime.engines.converted import GGUF_DTYPES
 from spectune.runtime.engines.gguf_file import write_gguf
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.prompts import requests_of
@@ -219,7 +219,7 @@ def raced(asked: argparse.Namespace, batch: int) -> list[dict[str, Any]]:  # Any
     requests = _requests(models, asked.prompts, asked.tokens, batch)
     family = load_family(models, dtype=asked.dtype, device="cpu")
     drafter = next(iter(models.drafters))
-    chain = RoundSetup(policy=ChainPolicy(length=4), drafter=drafter)
+    chain = StepConfig(policy=ChainPolicy(length=4), drafter=drafter)
     ours = [
         entrant(OURS, PLAIN, family, requests, batch),
         entrant(f"ours chain 4 by {drafter}", chain, family, requests, batch),

@@ -42,15 +42,15 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import answers_of, read_prompts
-from spectune.runtime.decoder import Decoder
-from spectune.runtime.feed import Feed
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.sequence import Sequence as Decoded
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.prompts import encode_prompt
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
-from spectune.runtime.prompt_ids import encode_prompt
-from spectune.runtime.requests import Request
-from spectune.runtime.requests import Sequence as Decoded
-from spectune.runtime.setup import RoundSetup, always
 from spectune.training.language_model import TrainingSettings
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings
@@ -131,11 +131,11 @@ def train_pivots(folder: Path, practice: int, rollouts: int) -> None:
     print(f"classifier: {card.judgement}", file=sys.stderr)
 
 
-def setup_of(policy: TreePolicy) -> RoundSetup:
+def setup_of(policy: TreePolicy) -> StepConfig:
     """Return how a way runs its rounds."""
     if isinstance(policy, FlyPolicy | PadPolicy):
         return setup_for(policy, "small")
-    return RoundSetup(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "small")
+    return StepConfig(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "small")
 
 
 def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], batch: int = 1) -> Decoder:

@@ -28,9 +28,9 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
+from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.drafter_shapes import RECYCLING
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.race import race
@@ -123,7 +123,7 @@ def _raced(name: str, path: str, asked: argparse.Namespace, batches: list[int]) 
 
 
 def _speeds(
-    families: Mapping[str, Family], setup: RoundSetup, which: Any, options: Options, prompts: int, batch: int
+    families: Mapping[str, Family], setup: StepConfig, which: Any, options: Options, prompts: int, batch: int
 ) -> dict[str, float]:
     requests = requests_for(which, options, count=prompts, tokens=options.tokens)
     field = [entrant(name, setup, family, requests, batch) for name, family in families.items()]
@@ -131,18 +131,18 @@ def _speeds(
     return {one.name: one.tokens_per_s for one in field}
 
 
-def _setups(family: Family) -> dict[str, RoundSetup]:
+def _setups(family: Family) -> dict[str, StepConfig]:
     found = {
-        "plain": RoundSetup(policy=PlainPolicy()),
-        "copied": RoundSetup(policy=LookupPolicy(length=5, max_ngram=3), drafter=LOOKUP),
+        "plain": StepConfig(policy=PlainPolicy()),
+        "copied": StepConfig(policy=LookupPolicy(length=5, max_ngram=3), drafter=LOOKUP),
     }
     for name in {HEAD, RECYCLED} & {*family.drafters}:
-        found["chain of 3"] = RoundSetup(policy=ChainPolicy(length=3), drafter=name)
-        found["EAGLE-2 26/5/4"] = RoundSetup(policy=Eagle2Policy(verify_tokens=26, depth=5, top_k=4), drafter=name)
+        found["chain of 3"] = StepConfig(policy=ChainPolicy(length=3), drafter=name)
+        found["EAGLE-2 26/5/4"] = StepConfig(policy=Eagle2Policy(verify_tokens=26, depth=5, top_k=4), drafter=name)
         return found
     if DRAFTER in family.drafters:
-        found["chain of 3"] = RoundSetup(policy=ChainPolicy(length=3), drafter=DRAFTER)
-        found["EAGLE-2 8/3/2"] = RoundSetup(policy=Eagle2Policy(verify_tokens=8, depth=3, top_k=2), drafter=DRAFTER)
+        found["chain of 3"] = StepConfig(policy=ChainPolicy(length=3), drafter=DRAFTER)
+        found["EAGLE-2 8/3/2"] = StepConfig(policy=Eagle2Policy(verify_tokens=8, depth=3, top_k=2), drafter=DRAFTER)
     return found
 
 

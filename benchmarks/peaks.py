@@ -30,13 +30,13 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import causal_model, load_pretrained
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tests.allocator import count_bytes
 from spectune.tuning.measuring.decoding import Family, decode_timed
 from spectune.tuning.parts import footprints_of
@@ -126,11 +126,11 @@ def footprints_at(folders: Mapping[str, Path], dtype: str) -> dict[str, Footprin
     return {name: found[model.key] for name, model in known.items()}
 
 
-def ways_of(have: Counted) -> dict[str, RoundSetup]:
+def ways_of(have: Counted) -> dict[str, StepConfig]:
     """Return every way of decoding: the models' own, and of each head a chain and a tree."""
     trees = {"chain": ChainPolicy(length=4), "EAGLE-2": WAYS["EAGLE-2"].policy}
     heads = [name for name in HEADS if name in have.family.drafters]
-    own = {f"{head}, {tree}": RoundSetup(policy=trees[tree], drafter=head) for head in heads for tree in trees}
+    own = {f"{head}, {tree}": StepConfig(policy=trees[tree], drafter=head) for head in heads for tree in trees}
     return {**WAYS, **own}
 
 
@@ -171,7 +171,7 @@ def all_peaks(have: Counted, device: str, temperature: float) -> list[Peak]:
     return peaks
 
 
-def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Request], batch: int, device: str) -> Peak:
+def peak_of(way: str, setup: StepConfig, have: Counted, requests: Sequence[Request], batch: int, device: str) -> Peak:
     """Decode all requests one way; the planner is told the way, the batch, the context and the longest prompt."""
     whole = load_of(Cell(batch=batch, context=CONTEXT), setup.policy, setup.run_tokens)
     load = replace(whole, prompt_tokens=max(len(request.prompt) for request in requests))
@@ -199,7 +199,7 @@ def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Reque
     )
 
 
-def models_of(setup: RoundSetup) -> tuple[str, ...]:
+def models_of(setup: StepConfig) -> tuple[str, ...]:
     """Return the names of the models that a way drafts with."""
     if isinstance(setup.policy, StackPolicy):
         return setup.policy.models

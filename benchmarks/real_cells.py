@@ -32,11 +32,11 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
 from spectune.runtime.engines.measured import EngineLoad
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, decode_timed, names_of, room_for
@@ -362,7 +362,7 @@ def dense_pair(batch: int) -> ModelSet:
 
 
 def _differing(
-    found: Planned, setup: RoundSetup, requests: Sequence[Request], texts: Sequence[Sequence[int]]
+    found: Planned, setup: StepConfig, requests: Sequence[Request], texts: Sequence[Sequence[int]]
 ) -> tuple[list[Difference], int]:
     family = load_family(found.models, dtype=EXACT_DTYPE, device="cpu")
     return differing(requests, texts, partial(_decoded, family, setup))
@@ -427,7 +427,7 @@ def _beside_llamacpp(
 
 
 def _decoded(
-    family: Family, setup: RoundSetup, requests: Sequence[Request], *, batch: int = EXACT_BATCH
+    family: Family, setup: StepConfig, requests: Sequence[Request], *, batch: int = EXACT_BATCH
 ) -> Sequence[tuple[int, ...]]:
     capacity = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=names_of(setup), batch=batch, capacity=capacity)

@@ -21,8 +21,8 @@ from spectune.engines.llama_build import llama_build
 from spectune.engines.load import Address
 from spectune.engines.process import ServerProcess
 from spectune.profiler.gguf_file import read_gguf
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.engines.measured import EngineLoad
-from spectune.runtime.requests import Request
 
 from llama_server import LlamaServer  # isort: skip
 from real_sets import DRAFTER, FILES, SETS, Json, Options, requests_for  # isort: skip

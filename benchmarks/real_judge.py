@@ -19,6 +19,7 @@ from spectune.profiler.protocols import ShapeRunner
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.surface import LatencySurface, quantile
 from spectune.profiler.records.visit import Visit
+from spectune.profiler.session import TimingSettings
 from spectune.profiler.tally import SurfaceCell, Tally
 
 Json = dict[str, Any]
@@ -74,7 +75,13 @@ def judged(runners: Sequence[ShapeRunner], surfaces: Sequence[LatencySurface], d
     """
     domains = [domain_of(surface) for surface in surfaces]
     told = measure(
-        runners, domains, device=device, budget_s=LIMIT_S, sink=_Visits(), seed=SEED, design=_Judging(domains)
+        runners,
+        domains,
+        device=device,
+        budget_s=LIMIT_S,
+        sink=_Visits(),
+        design=_Judging(domains),
+        session=TimingSettings(seed=SEED),
     )
     return [_errors(surface, now) for surface, now in zip(surfaces, told, strict=True)]
 

@@ -21,8 +21,8 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, read_prompts
 from spectune.profiler.records.device import AUTO_DTYPE
 from spectune.profiler.records.surface import LatencySurface
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family
 from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.measuring.decoding import Family

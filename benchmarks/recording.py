@@ -39,9 +39,9 @@ from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.talon import talon
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import load_model, load_tokenizer
-from spectune.runtime.requests import Request
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.recording.continuations import continuations

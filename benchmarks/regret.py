@@ -37,8 +37,8 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.surface import LatencySurface
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.regime import decoding_regime
-from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 

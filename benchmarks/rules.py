@@ -31,8 +31,8 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.static import StaticPolicy
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.regime import decoding_regime
-from spectune.runtime.requests import Request
 from spectune.tests.published_rivals import sequoia_tree
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family

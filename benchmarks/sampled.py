@@ -29,15 +29,15 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.committed import accepted_by
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.draws import draws_of
+from spectune.runtime.engine.acceptance import accepted_by
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.bits import bits
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.sampling.sampler import draws_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 
@@ -55,8 +55,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SETUPS = {
     "plain": PLAIN,
-    "a chain of 4": RoundSetup(policy=ChainPolicy(length=4), drafter="model"),
-    "copies of up to 16": RoundSetup(policy=SuffixPolicy(length=16, min_match=1, occurrence="last"), drafter="text"),
+    "a chain of 4": StepConfig(policy=ChainPolicy(length=4), drafter="model"),
+    "copies of up to 16": StepConfig(policy=SuffixPolicy(length=16, min_match=1, occurrence="last"), drafter="text"),
 }
 VOCABULARY, NODES, REPEATS = 128_256, 17, 15
 Json = dict[str, Any]

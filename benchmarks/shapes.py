@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from spectune.runtime.images import Image
+from spectune.runtime.batch.images import Image
 
 END, PLACEHOLDER = "<end>", "<image>"
 ALPHABET = " .:abcdefghijklmnopqrstuvwxyz"

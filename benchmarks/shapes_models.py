@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from spectune.errors import TrainingError
-from spectune.runtime.images import Image
+from spectune.runtime.batch.images import Image
 from spectune.runtime.models.vision import Lens
 from spectune.training.language_model import TrainingSettings, train
 from spectune.training.run_folder import claim

@@ -30,8 +30,8 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.strategies.naming import name_of
-from spectune.runtime.generator import Generator
-from spectune.runtime.setup import RoundSetup, plain_setup
+from spectune.runtime.batch.step_config import StepConfig, plain_setup
+from spectune.runtime.engine.generator import Generator
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import Watch
 
@@ -140,7 +140,7 @@ def loaded(file: Path, watch: WatchOptions) -> Generator:
     return load(family_models(family_folder()).target, plan=file, watch=watch)
 
 
-def run_by(setup: RoundSetup, cell: PlanCell) -> PlanCell:
+def run_by(setup: StepConfig, cell: PlanCell) -> PlanCell:
     """Return a cell that is planned to run another of its ways; its promise is not that way's."""
     sizes = range(setup.policy.max_verify_tokens + 1)
     return replace(
@@ -148,7 +148,7 @@ def run_by(setup: RoundSetup, cell: PlanCell) -> PlanCell:
     )
 
 
-def named(setup: RoundSetup) -> str:
+def named(setup: StepConfig) -> str:
     """Return a name for people."""
     return name_of(setup.policy.code, setup.drafter)
 

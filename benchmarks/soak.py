@@ -43,17 +43,16 @@ from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.drafters.protocol import CopiesPrefix
-from spectune.runtime.faults import MOST_FAULTS
+from spectune.runtime.batch.faults import MOST_FAULTS
+from spectune.runtime.batch.step_config import StepConfig, draft_room
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
-from spectune.runtime.setup import RoundSetup, draft_room
 from spectune.tests.allocator import count_bytes
 from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement, judge
 
-from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, FlawedReader, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
+from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
 from identity import PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 from peaks import Counted, counted_family, models_of  # isort: skip
 from result import print_result  # isort: skip
@@ -165,7 +164,7 @@ def broken(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
     target = ShortOfMemory(have.family.target)
     have = replace(have, family=replace(have.family, target=target))
     chain = ChainPolicy(length=3)
-    lost = [RoundSetup(policy=chain, drafter=name) for name in (NOBODY, BROKEN)]
+    lost = [StepConfig(policy=chain, drafter=name) for name in (NOBODY, BROKEN)]
     crowd = crowd_of(have, [*WAYS.values(), *lost], prompts, chance=OFTEN, keep_every=1, seed=seed)
     missing = 0
     while crowd.rounds < rounds:
@@ -197,7 +196,7 @@ def broken(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
 
 
 def crowd_of(
-    have: Counted, setups: Sequence[RoundSetup], prompts: Prompts, *, chance: float, keep_every: int, seed: int
+    have: Counted, setups: Sequence[StepConfig], prompts: Prompts, *, chance: float, keep_every: int, seed: int
 ) -> Crowd:
     """Return a crowd over flawed drafters of all that the setups name."""
     capacity = PROMPT_TOKENS[1] + NEW_TOKENS + draft_room(setups, SLOTS)
@@ -205,9 +204,7 @@ def crowd_of(
     sound = drafters_of(Family(target=target, drafters=models), setups, SLOTS, capacity)
     used = {str(setup.drafter): [models[name] for name in models_of(setup) if name in models] for setup in setups}
     flawed = {
-        name: (FlawedReader if isinstance(drafter, CopiesPrefix) else Flawed)(
-            drafter, used[name], chance, np.random.default_rng((seed, place)), target.vocabulary
-        )
+        name: Flawed(drafter, used[name], chance, np.random.default_rng((seed, place)), target.vocabulary)
         for place, (name, drafter) in enumerate(sound.items())
     }
     return Crowd(
@@ -225,7 +222,7 @@ def crowd_of(
     )
 
 
-def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> int:
+def predicted_peak(have: Counted, setups: Sequence[StepConfig], device: str) -> int:
     """Return the planner's peak of a decoder that runs all setups in turns.
 
     A drafter whose turn comes may have as many tokens to read as sequences read together; a stack's models have logits

@@ -22,9 +22,9 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.inputs import inputs_of
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.race import DecoderEntrant, race
@@ -123,7 +123,7 @@ def raced(
         gauges: what tells the machine's pace meanwhile.
     """
     print(f"... batch {batch}: racing {len(ways)} ways", file=sys.stderr, flush=True)
-    setups = [RoundSetup(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens) for way in ways]
+    setups = [StepConfig(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens) for way in ways]
     field = [
         Timed(way, entrant(way.name, setup, family, requests, batch)) for way, setup in zip(ways, setups, strict=True)
     ]

@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 import spectune
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
+from spectune.runtime.engine.session import Session
 from spectune.runtime.openmp import let_workers_go
-from spectune.runtime.serving import Session
 
 from result import print_result  # isort: skip
 

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.lookup import LookupPolicy, find_continuation
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.setting import EngineDrafter
 from spectune.runtime.engines.table import ENGINES
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.measuring.exact import judge
 
@@ -192,7 +192,7 @@ def own_rounds(case: Case, requests: Sequence[Request], family: Family) -> list[
     if case.policy is None or len(case.rows) > 1 or case.drafter.form not in family.drafters or case.like:
         return []
     name = LOOKUP if case.policy.kind in ("lookup", "suffix-tree") else case.drafter.form
-    setup = RoundSetup(policy=case.policy, drafter=name)
+    setup = StepConfig(policy=case.policy, drafter=name)
     capacity = room_for(requests, [setup], 1)
     decoder = family.decoder(always(setup), names=[name], batch=1, capacity=capacity)
     return decode_timed(decoder, requests, 1).visited()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from ..runtime.edge.device import EdgeRun
-    from ..runtime.transcript import Transcript
+    from ..runtime.engine.detokenizer import Detokenizer
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
@@ -75,12 +75,12 @@ def run(args: EdgeRunArgs) -> None:
     from ..runtime.edge.device import EdgeRun
     from ..runtime.edge.joining import joined
     from ..runtime.edge.patience import RetryPolicy
-    from ..runtime.generation import GenerationSettings
+    from ..runtime.engine.detokenizer import Detokenizer
+    from ..runtime.engine.prompts import request_of
+    from ..runtime.engine.settings import GenerationSettings
     from ..runtime.models.formats import draft_role
     from ..runtime.models.loading import load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
-    from ..runtime.prompt_ids import request_of
-    from ..runtime.transcript import Transcript
     from ..tuning.family import load_here
 
     drafter = resolve_model(args.named)
@@ -96,7 +96,7 @@ def run(args: EdgeRunArgs) -> None:
     with joined(args.server, identity, model, tokenizer=own, token=secret, patience=patience) as (remote, known):
         tell(args.settings, known.welcome.reason)
         request = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
-        transcript = Transcript(tokenizer, len(request.prompt), args.stop)
+        transcript = Detokenizer(tokenizer, len(request.prompt), args.stop)
         for piece in _pieces(remote.stream(request, done), transcript, request.prompt, done):
             if not args.as_json:
                 click.echo(piece, nl=False)
@@ -111,7 +111,7 @@ def run(args: EdgeRunArgs) -> None:
 
 
 def _pieces(
-    stream: Generator[list[int], None, None], transcript: Transcript, prompt: Sequence[int], done: EdgeRun
+    stream: Generator[list[int], None, None], transcript: Detokenizer, prompt: Sequence[int], done: EdgeRun
 ) -> Iterator[str]:
     """Yield the text of a stream of tokens behind a prompt, up to a stop string; forget the tokens behind that."""
     tokens = list(prompt)

@@ -89,7 +89,7 @@ def _queue(args: EdgeServeArgs, place: Path) -> VerificationQueue:
     from ..db import open_store
     from ..planner.edge.setting import BatchRule
     from ..runtime.edge.verification_queue import VerificationQueue
-    from ..runtime.ends import end_tokens
+    from ..runtime.engine.stop_tokens import end_tokens
     from ..runtime.models.loading import load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
     from ..tuning.edge import EdgeRequest, adviser_from_store

@@ -58,7 +58,7 @@ def endpoint(args: EndpointArgs) -> None:
     """
     from ..profiler.hub import resolve_model
     from ..profiler.snapshot import name_of
-    from ..runtime.loader import load
+    from ..runtime.load import load
     from ..service.server import Listening
     from ..service.text.app import EndpointSettings
     from ..service.text.server import serve_text

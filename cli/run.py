@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator as Pieces
     from collections.abc import Iterable
 
-    from ..runtime.choice import Choice
-    from ..runtime.committed import Round
-    from ..runtime.generation import Completion, GenerationSettings
-    from ..runtime.generator import Generator
-    from ..runtime.watch.protocol import RoundObserver
+    from ..runtime.engine.generator import Generator
+    from ..runtime.engine.observer import RoundObserver
+    from ..runtime.engine.settings import Completion, GenerationSettings
+    from ..runtime.engine.step_output import StepOutput
+    from ..runtime.plan_choice import Choice
 
 
 # options that say nothing where no plan is followed
@@ -86,7 +86,7 @@ def run(args: RunArgs) -> None:
     if args.chat and args.images:
         raise click.UsageError("--chat reads no --image; leave one of them out.")
     text = typed_text(args.prompt)
-    from ..runtime.generation import GenerationSettings
+    from ..runtime.engine.settings import GenerationSettings
 
     wanted = GenerationSettings(**fields_of(GenerationSettings, args))
     question = _question(args, text)
@@ -111,7 +111,7 @@ def run(args: RunArgs) -> None:
 
 
 def _question(args: RunArgs, text: str) -> Any:  # Any: what `chat` or `generate` takes
-    from ..runtime.images import ImagePrompt, read_image
+    from ..runtime.batch.images import ImagePrompt, read_image
 
     if args.chat:
         return [{"role": "user", "content": text}]
@@ -120,7 +120,7 @@ def _question(args: RunArgs, text: str) -> Any:  # Any: what `chat` or `generate
 
 def _loaded(args: RunArgs) -> Generator:
     """Return the target that decodes by the plan; RequestError where the plan lacks a drafter that was typed."""
-    from ..runtime.loader import load
+    from ..runtime.load import load
 
     generator = load(args.target, **loading(args))
     _require_planned(args.drafters, generator.choice)
@@ -128,7 +128,7 @@ def _loaded(args: RunArgs) -> Generator:
 
 
 def _tell_choice(args: RunArgs, choice: Choice) -> None:
-    from ..runtime.substitutes import in_brief
+    from ..runtime.fallbacks import in_brief
 
     planned = None if choice.plan is None else choice.plan.dtype
     tell_dequantised(args.settings, (args.target, *args.drafters.values()), args.dtype or planned)
@@ -192,7 +192,7 @@ class Pace:
         self._ms: list[float] = []
         self._contexts: list[int] = []
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         """Note a round that is over."""
         self._ms.append(done.round_ms)
         self._contexts.append(done.context)

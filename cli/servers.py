@@ -129,8 +129,7 @@ def measured(
     for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies)
-    more = " and one more for lengths by batch" if serving.takes_table else ""
-    tell(settings, f"at most {starts} starts of the server{more}, {loads} loads of {job.requests} requests each")
+    tell(settings, f"at most {starts} starts of the server, {loads} loads of {job.requests} requests each")
 
     def save(bundle: Bundle) -> None:
         if file is not None:

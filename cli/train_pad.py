@@ -99,8 +99,8 @@ def exercises_of(path: Path, target: Path) -> list[Exercise]:
     """
     from ..errors import RequestError
     from ..profiler.prompts import answers_of, read_prompts
+    from ..runtime.engine.prompts import encode_prompt
     from ..runtime.models.loading import load_tokenizer
-    from ..runtime.prompt_ids import encode_prompt
     from ..training.pad_request import Exercise
 
     prompts = read_prompts(path)

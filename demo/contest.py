@@ -19,8 +19,8 @@ from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.lookup import TRANSFORMERS_LOOKUP
 from ..planner.strategies.naming import name_of
 from ..planner.strategies.plain import PlainPolicy
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant
 from ..tuning.measuring.decoding import DecodingRun, Family, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge
@@ -51,7 +51,7 @@ class Contestant:
     """One way of decoding in one cell, and what the planner promised for it; None where it cannot tell."""
 
     name: str
-    setup: RoundSetup
+    setup: StepConfig
     predicted_tokens_per_s: float | None
 
 
@@ -80,8 +80,8 @@ def _default(name: str, policy: TreePolicy, drafter: str, inputs: PlanInputs, pl
     try:
         priced = price(inputs, place, policy, drafter)
     except PlanError:
-        return Contestant(name=name, setup=RoundSetup(policy=policy, drafter=drafter), predicted_tokens_per_s=None)
-    setup = RoundSetup(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
+        return Contestant(name=name, setup=StepConfig(policy=policy, drafter=drafter), predicted_tokens_per_s=None)
+    setup = StepConfig(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
     return Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s)
 
 
@@ -128,7 +128,7 @@ class Counter:
         self._runs: dict[tuple[TreePolicy, str | None, int], DecodingRun] = {}
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
 
-    def run(self, setup: RoundSetup, batch: int) -> DecodingRun:
+    def run(self, setup: StepConfig, batch: int) -> DecodingRun:
         """Return the fp32 decoding that tells about a setup at a batch size."""
         slots = self._slots(setup, batch)
         key = (setup.policy, setup.drafter, slots)
@@ -144,7 +144,7 @@ class Counter:
     def traced(self, inputs: PlanInputs, request: ProfileRequest) -> PlanInputs:
         """Return the inputs with recordings of the measured prompts, made where the decoded rounds began."""
         identities = Identities(target=inputs.target, drafters={d.name: d.model for d in inputs.drafters})
-        texts = list(zip(self._requests, self.run(RoundSetup(policy=PlainPolicy()), 1).texts, strict=True))
+        texts = list(zip(self._requests, self.run(StepConfig(policy=PlainPolicy()), 1).texts, strict=True))
         drafters = []
         for drafter in inputs.drafters:
             grown = {policy: run for (policy, name, _), run in self._runs.items() if name == drafter.name}
@@ -156,7 +156,7 @@ class Counter:
         own = () if drafters else tuple(Text(prompt=asked.prompt, continuation=text) for asked, text in texts)
         return replace(inputs, drafters=tuple(drafters), texts=own)
 
-    def count(self, setup: RoundSetup, cell: PlanCell, traced: PlanInputs) -> Count:
+    def count(self, setup: StepConfig, cell: PlanCell, traced: PlanInputs) -> Count:
         """Return what a setup does in fp32 in a cell, and what the recording says it does."""
         run = self.run(setup, cell.batch)
         is_coupled = setup.policy.is_coupled(cell.batch)
@@ -167,7 +167,7 @@ class Counter:
             judgement=self._judgement(run),
         )
 
-    def _slots(self, setup: RoundSetup, batch: int) -> int:
+    def _slots(self, setup: StepConfig, batch: int) -> int:
         if setup.policy.is_of_one_cell:
             return batch
         return min(SLOTS, len(self._requests))
@@ -178,7 +178,7 @@ class Counter:
         return self._judged[run.texts]
 
 
-def replayed(inputs: PlanInputs, cell: Cell, setup: RoundSetup) -> float | None:
+def replayed(inputs: PlanInputs, cell: Cell, setup: StepConfig) -> float | None:
     """Return tokens per round replayed from the inputs' traces, None where they do not hold enough."""
     if isinstance(setup.policy, PlainPolicy):
         return 1.0

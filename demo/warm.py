@@ -23,8 +23,8 @@ from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.plain import PlainPolicy
 from ..profiler.device import detect
 from ..profiler.remembered import cache_folder
+from ..runtime.batch.step_config import StepConfig, always
 from ..runtime.models.loading import load_tokenizer
-from ..runtime.setup import RoundSetup, always
 from ..tuning.family import EXACT_DTYPE, load_family
 from ..tuning.measuring.decoding import decode_timed, names_of, room_for
 from ..tuning.prompts import requests_of
@@ -57,7 +57,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def decode_a_little(models: Models, dtype: str, setups: Sequence[RoundSetup]) -> None:
+def decode_a_little(models: Models, dtype: str, setups: Sequence[StepConfig]) -> None:
     """Decode a few tokens of a few prompts in every way."""
     family = load_family(models, dtype=dtype, device="cpu")
     request = ProfileRequest(models=models, prompts=calibration_prompts()[:TEXTS], max_new_tokens=TOKENS)
@@ -68,13 +68,13 @@ def decode_a_little(models: Models, dtype: str, setups: Sequence[RoundSetup]) ->
         decode_timed(decoder, requests, TEXTS)
 
 
-def _setups(models: Models) -> list[RoundSetup]:
+def _setups(models: Models) -> list[StepConfig]:
     drafted: list[TreePolicy] = [ChainPolicy(length=2), made("eagle2", verify_tokens=6, depth=1, top_k=2)]
     model = next(iter(models.drafters), None)
     return [
-        RoundSetup(policy=PlainPolicy(), drafter=None),
-        *(RoundSetup(policy=policy, drafter=model) for policy in drafted if model),
-        RoundSetup(policy=made("suffix"), drafter=LOOKUP),
+        StepConfig(policy=PlainPolicy(), drafter=None),
+        *(StepConfig(policy=policy, drafter=model) for policy in drafted if model),
+        StepConfig(policy=made("suffix"), drafter=LOOKUP),
     ]
 
 

@@ -133,6 +133,7 @@ class ServerEngine(Protocol):
     name: str
     health: str  # the path that answers 200 once the models are loaded
     takes_table: bool  # whether one start may draft other lengths at other batches
+    longest_first: bool  # whether the smallest batch must have the longest of them
     example: str  # of a command
     advice: str  # what to do where it does not start
 
@@ -179,6 +180,7 @@ class PagedServer:
     """What most engines have in common: counts are the difference of two Prometheus pages; part of a `ServerEngine`."""
 
     counters: CounterNames
+    longest_first = False
     health = "/health"
     advice = "run the command by hand to see why"
 

@@ -14,6 +14,7 @@ from ..profiler.records.wire import from_json, to_json
 from .answers import LoadResult
 from .base import Start
 from .counters import Counts
+from .sentinel import Reading
 
 FORMAT = 1
 
@@ -53,13 +54,17 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One load: what ran, its answers and the server's counters; `copied` as in `Measured`."""
+    """One load: what ran, its answers and the server's counters; `copied` as in `Measured`.
+
+    `pace` are the sentinel's readings before and after it; empty where there were none.
+    """
 
     start: Start
     concurrency: int
     load: LoadResult
     counts: Counts
     copied: float | None = None
+    pace: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

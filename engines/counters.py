@@ -11,9 +11,10 @@ Acceptance is unconditional: the share of all rounds in which the first k drafte
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from statistics import fmean
 
 from ..errors import MeasurementError
 
@@ -49,6 +50,9 @@ class CounterNames:
 
     `prompted` and `cached` are prompt tokens, all and those in the prefix cache. `running` is a gauge of the sequences
     in the running batch. `has_model`: whether counters name the model that they are of.
+
+    Of a server that counts no accepted tokens these are gauges: tokens of a round, its own among them; the share of
+    drafted tokens that is accepted; and tokens that a round verifies.
     """
 
     drafts: str
@@ -61,12 +65,20 @@ class CounterNames:
     running: str
     answers: tuple[str, ...] = ()
     has_model: bool = False
+    tokens_per_round: str = ""
+    accepted_share: str = ""
+    verified: str = ""
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """All names but that of the gauge."""
+        """All names but those of gauges."""
         drafting = (self.drafts, self.drafted, self.accepted, self.by_position)
-        return (*drafting, self.generated, self.prompted, self.cached, *self.answers)
+        return tuple(filter(None, (*drafting, self.generated, self.prompted, self.cached, *self.answers)))
+
+    @property
+    def gauges(self) -> tuple[str, ...]:
+        """Names whose values are of a moment."""
+        return tuple(filter(None, (self.running, self.tokens_per_round, self.accepted_share, self.verified)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +121,11 @@ class Counts:
         return tuple(count / rounds for count in self.by_position) if rounds else ()
 
 
-def since(after: CounterPage, before: CounterPage) -> CounterPage:
-    """Return what every counter grew by; one that fell began anew at 0."""
-    grown = ((series, value, before.get(series, 0.0)) for series, value in after.items())
+def since(after: CounterPage, before: CounterPage, gauges: Collection[str] = ()) -> CounterPage:
+    """Return what every counter grew by; one that fell began anew at 0, and `gauges` are as they are."""
+    grown = (
+        (series, value, 0.0 if series[0] in gauges else before.get(series, 0.0)) for series, value in after.items()
+    )
     return {series: value - then if value >= then else value for series, value, then in grown}
 
 
@@ -128,7 +142,7 @@ def counts_between(after: CounterPage, before: CounterPage, names: CounterNames,
     """Return the counts between two pages; MeasurementError where the server was restarted, and as of `counts_of`."""
     if fell := restart(after, before, names):
         raise MeasurementError(f"{fell}: measure again")
-    return counts_of(since(after, before), names, model)
+    return counts_of(since(after, before, names.gauges), names, model)
 
 
 def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts:
@@ -143,7 +157,7 @@ def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts
         raise MeasurementError(f"counters are of several models ({told}); name one, or scrape one server")
     if model and models and model not in models:
         raise MeasurementError(f"counters are of {told}, none of {model}; name one of these models")
-    return Counts(
+    counted = Counts(
         drafts=_sum(page, names.drafts, model) or 0.0,
         drafted=_sum(page, names.drafted, model) or 0.0,
         accepted=_sum(page, names.accepted, model) or 0.0,
@@ -153,6 +167,7 @@ def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts
         prompted=_sum(page, names.prompted, model),
         cached=_sum(page, names.cached, model),
     )
+    return _by_gauges(page, names, model, counted) if names.tokens_per_round else counted
 
 
 def falling(mean: float, length: int) -> tuple[float, ...]:
@@ -167,6 +182,35 @@ def falling(mean: float, length: int) -> tuple[float, ...]:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if sum(middle**place for place in range(1, length + 1)) < mean else (low, middle)
     return tuple(high**place for place in range(1, length + 1))
+
+
+def _by_gauges(page: CounterPage, names: CounterNames, model: str, counted: Counts) -> Counts:
+    """Return the counts of a server that counts verifications at most, or tells tokens of a round by a gauge alone.
+
+    All its rounds verify drafts, so that the other tokens were accepted. Positions are taken to fall by one factor;
+    they are empty where nothing tells the length.
+    """
+    lengths, shares, verified = (
+        [value for _, value in samples_of(page, name, model) if value > 0.0]
+        for name in (names.tokens_per_round, names.accepted_share, names.verified)
+    )
+    told = fmean(lengths) if lengths else 1.0
+    made = (counted.generated or 0.0) - (counted.answers or 0.0)
+    rounds = counted.drafts or (made / told if told > 1.0 else 0.0)
+    if not rounds or made <= 0.0:
+        return replace(counted, drafts=0.0)
+    length = round(fmean(verified)) - 1 if verified else round((told - 1.0) / fmean(shares)) if shares else 0
+    accepted = max(made - rounds, 0.0)
+    if length < 1:
+        return replace(counted, drafts=rounds, accepted=accepted)
+    accepted = min(accepted, length * rounds)
+    return replace(
+        counted,
+        drafts=rounds,
+        drafted=length * rounds,
+        accepted=accepted,
+        by_position=tuple(rounds * share for share in falling(accepted / rounds, length)),
+    )
 
 
 def engine_of(page: CounterPage) -> str:
@@ -222,4 +266,19 @@ VLLM_ANSWERS = (
 NAMES: Mapping[str, CounterNames] = {
     "vllm": _named("vllm:", "generation_tokens", "num_requests_running", VLLM_ANSWERS, has_model=True),
     "llama.cpp": _named("llamacpp:", "tokens_predicted", "requests_processing"),
+    "sglang": CounterNames(
+        drafts="sglang:spec_verify_calls",
+        drafted="",
+        accepted="",
+        by_position="",
+        generated="sglang:generation_tokens",
+        prompted="sglang:prompt_tokens",
+        cached="sglang:cached_tokens",
+        running="sglang:num_running_reqs",
+        answers=("sglang:num_requests",),
+        has_model=True,
+        tokens_per_round="sglang:spec_accept_length",
+        accepted_share="sglang:spec_accept_rate",
+        verified="sglang:spec_num_draft_tokens",
+    ),
 }

@@ -18,15 +18,20 @@ from .counters import NAMES
 from .load import Address
 
 MODEL = ("--spec-draft-model", "-md", "--model-draft")
+TYPE = ("--spec-type",)
 HUB = ("--spec-draft-hf", "-hfd", "-hfrd", "--hf-repo-draft")
 DRAFTING = (  # options of how drafts are made, each with a value; where a draft model runs is the user's business
     *MODEL,
-    *("--spec-type", "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min", "--draft-p-min"),
+    *(*TYPE, "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min", "--draft-p-min"),
     *("--draft", "--draft-n", "--draft-max", "--draft-min", "--draft-n-min"),
     *(f"--spec-ngram-{way}-{end}" for way in ("simple", "map-k", "map-k4v") for end in ("size-n", "size-m")),
 )
+DEFAULT = ("--spec-default",)  # n-grams of llama.cpp's own choice
+MODELS = tuple(f"draft-{way}" for way in ("simple", "eagle3", "mtp", "dflash", "dspark"))
+SEARCHES = tuple(f"ngram-{way}" for way in ("simple", "map-k", "map-k4v"))  # whose length is an option
+BESIDE = ("ngram-mod", "ngram-cache")  # searches without a length to choose, taken beside a model alone
 NGRAM = 3  # tokens of an n-gram that is searched
-CHECKED = "b9993 and b11549"
+CHECKED, PARSED = "b9993 and b11549", "parsed only"
 
 
 class LlamaCppServer(PagedServer):
@@ -39,7 +44,7 @@ class LlamaCppServer(PagedServer):
 
     def plain(self, command: Sequence[str]) -> list[str]:
         """Return a command without anything that drafts."""
-        return self.counted(without(command, DRAFTING))
+        return self.counted(without(command, DRAFTING, DEFAULT))
 
     def counted(self, command: Sequence[str]) -> list[str]:
         """Return a command whose server shows its counters."""
@@ -48,11 +53,12 @@ class LlamaCppServer(PagedServer):
     def sources(
         self, command: Sequence[str], drafters: Sequence[EngineDrafter], longest: int, version: str
     ) -> tuple[Source, ...]:
-        """Return draft models, and llama.cpp's plain n-gram search."""
+        """Return draft models, what the command itself drafts with, and llama.cpp's plain n-gram search."""
         if value_of(command, HUB) is not None:
             raise RequestError(f"{HUB[0]} loads a draft model at every start; give its file with --spec-draft-model")
-        own = value_of(command, MODEL)
-        named = [*drafters, *([] if own is None else [drafter_named(Path(own).stem, own)])]
+        own, types = value_of(command, MODEL), value_of(command, TYPE) or "none"
+        is_simple = types in ("none", "draft-simple") and own is not None
+        named = [*drafters, *([drafter_named(Path(str(own)).stem, str(own))] if is_simple else [])]
         found = [
             Source(
                 name=drafter.name,
@@ -62,6 +68,8 @@ class LlamaCppServer(PagedServer):
             )
             for drafter in named
         ]
+        if types not in ("none", "draft-simple", "ngram-simple"):
+            found.append(_own(command, types.split(","), longest))
         policy = LookupPolicy(length=longest, max_ngram=NGRAM, min_ngram=NGRAM)
         search = LlamaCpp().setting(policy, None, recorded(version))
         if isinstance(search, Setting):
@@ -70,6 +78,8 @@ class LlamaCppServer(PagedServer):
 
     def flags(self, source: Source, lengths: Lengths, version: str) -> tuple[str, ...]:
         """Return the flags of a source; every slot drafts the same length."""
+        if source.checked == PARSED:
+            return _flags_of_own(source, max(lengths.values()))
         known = recorded(version)
         setting = replace(source.setting, length=max(lengths.values()))
         options = LlamaCpp().drafting(setting, setting.length, known)
@@ -84,6 +94,46 @@ class LlamaCppServer(PagedServer):
     def body(self) -> Mapping[str, Any]:
         """Turn off the prompt cache, so that prompts are read in full."""
         return {"cache_prompt": False}
+
+
+def _own(command: Sequence[str], types: Sequence[str], longest: int) -> Source:
+    """Return a command's own draft types, with another length.
+
+    Of a model beside n-grams the length is the model's. RequestError where the length cannot be chosen.
+    """
+    models = [one for one in types if one in MODELS]
+    others = [one for one in types if one not in models]
+    able = (*SEARCHES, *BESIDE) if models else SEARCHES
+    if len(models) > 1 or any(one not in able for one in others):
+        raise RequestError(
+            f"how --spec-type {','.join(types)} takes a length is not known here; leave it out, or give one of "
+            f"{', '.join(MODELS)}, with {', '.join((*SEARCHES, *BESIDE))} beside it or not, or n-grams with a length"
+        )
+    path = value_of(command, MODEL) if models else None
+    kept = {name: value for name in DRAFTING[len(MODEL) :] if (value := value_of(command, (name,))) is not None}
+    return Source(
+        name="+".join(types) if path is None else Path(path).stem,
+        is_model=bool(models),
+        setting=Setting(
+            method=",".join(types),
+            drafter=None if path is None else drafter_named(Path(path).stem, path),
+            knobs=(),
+            length=longest,
+        ),
+        checked=PARSED,
+        kept={name: value for name, value in kept.items() if name.startswith("--spec-ngram-")},
+    )
+
+
+def _flags_of_own(source: Source, length: int) -> tuple[str, ...]:
+    types, drafter = source.setting.method.split(","), source.setting.drafter
+    flags = {TYPE[0]: source.setting.method, **source.kept}
+    if any(one in MODELS for one in types):
+        flags |= {} if drafter is None else {MODEL[0]: drafter.path}
+        flags |= {"--spec-draft-n-max": str(length), "--spec-draft-n-min": "0", "--spec-draft-p-min": "0.0"}
+    else:
+        flags |= {f"--spec-{one}-size-m": str(length) for one in types}
+    return tuple(part for pair in flags.items() for part in pair)
 
 
 def recorded(version: str) -> str:

@@ -16,7 +16,7 @@ from ..planner.strategies.lookup import AnyOccurrence, LookupPolicy
 from ..profiler.cpu import available_bytes
 from ..profiler.gguf_file import read_gguf
 from ..profiler.prompt import Prompt
-from ..runtime.chat_turns import refusal, turns_of
+from ..runtime.engine.chat_turns import refusal, turns_of
 from ..runtime.engines.converted import GGUF_DTYPES, converted
 from ..runtime.engines.folder_chats import until
 from ..runtime.engines.gguf_header import positions_of_gguf, shape_of_gguf

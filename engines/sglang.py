@@ -13,11 +13,11 @@ from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.lookup import LookupPolicy
 from ..runtime.engines.schema import nearest_recorded, require_known, schema_of
 from ..runtime.engines.setting import EngineDrafter, Schedule, Setting
-from ..runtime.engines.sglang import ADAPTIVE, ALGORITHMS, DEPTH, NGRAM, SGLang
+from ..runtime.engines.sglang import ADAPTIVE, ALGORITHMS, BLOCKS, DEPTH, NGRAM, SGLang
 from .answers import LoadResult
 from .base import Lengths, PagedServer, Source, WrittenFile, json_at, stages_of
 from .command import value_of, without
-from .counters import CounterPage, Counts, falling, page_of, samples_of, since
+from .counters import NAMES, CounterPage, Counts, counts_between, page_of, samples_of
 from .load import Address
 
 START = "--speculative-"
@@ -28,11 +28,11 @@ DRAFTING = (  # options of how drafts are made, each with a value; the others ar
     *(f"{START}{name}" for name in ("num-steps", "eagle-topk", "num-draft-tokens", "adaptive-config")),
     *(f"{START}accept-threshold-{name}" for name in ("single", "acc")),  # they would change the output
     *(f"{START}ngram-{end}-bfs-breadth" for end in ("min", "max")),
+    *(f"{START}{algorithm}-block-size" for algorithm in ("dflash", "dspark")),
 )
 ROOM = ("--max-running-requests",)  # the user's business, too
-VERIFIED, GENERATED, ANSWERS = "sglang:spec_verify_calls", "sglang:generation_tokens", "sglang:num_requests"
-LENGTH, TOKENS = "sglang:spec_accept_length", "speculative_num_draft_tokens"
-CHECKED = "run on a scripted server alone"
+TOKENS = "speculative_num_draft_tokens"  # of a round, in what the server says of itself
+CHECKED, PARSED = "run on a scripted server alone", "parsed only"
 
 
 class SGLangServer(PagedServer):
@@ -44,6 +44,7 @@ class SGLangServer(PagedServer):
 
     name = "sglang"
     takes_table = True
+    counters = NAMES["sglang"]
     example = "python -m sglang.launch_server --model-path MODEL"
 
     def plain(self, command: Sequence[str]) -> list[str]:
@@ -65,7 +66,12 @@ class SGLangServer(PagedServer):
         trie = LookupPolicy(length=longest, max_ngram=DEPTH, min_ngram=1)
         settings.append(("n-grams", SGLang().setting(trie, None, known)))
         return tuple(
-            Source(name=name, is_model=setting.method != NGRAM, setting=setting, checked=CHECKED)
+            Source(
+                name=name,
+                is_model=setting.method != NGRAM,
+                setting=setting,
+                checked=PARSED if setting.method in BLOCKS else CHECKED,
+            )
             for name, setting in settings
             if isinstance(setting, Setting)
         )
@@ -92,38 +98,26 @@ class SGLangServer(PagedServer):
     def page(self, address: Address) -> CounterPage:
         """Return the page of counters, empty without --enable-metrics, and how many tokens a round verifies."""
         answer = address.get("/metrics")
-        tokens = _info(address).get(TOKENS)
-        return {**page_of("" if answer.is_error else answer.text), **({(TOKENS, ()): float(tokens)} if tokens else {})}
+        tokens, verified = _info(address).get(TOKENS), self.counters.verified
+        page = page_of("" if answer.is_error else answer.text)
+        if not tokens:
+            return page
+        kept = {series: value for series, value in page.items() if series[0] != verified}
+        return {**kept, (verified, ()): float(tokens)}
 
     def counts(self, after: CounterPage, before: CounterPage, load: LoadResult, model: str) -> Counts:
         """Return the sum of what the answers tell; else what the server's counters or its gauge do."""
-        grown = {(name, labels): value for (name, labels), value in since(after, before).items()}
-        generated, answers = (_sum(grown, name, model) for name in (GENERATED, ANSWERS))
+        counted = counts_between(after, before, self.counters, model)
         told = [one.timings for one in load.ended if "spec_verify_ct" in one.timings]
-        drafted = int(max((value for _, value in samples_of(after, TOKENS)), default=1.0)) - 1
+        drafted = int(max((value for _, value in samples_of(after, self.counters.verified)), default=1.0)) - 1
         if told:
-            return replace(_told(told, drafted), generated=generated, answers=answers)
-        if not drafted:
-            return Counts(generated=generated, answers=answers)
-        rounds = _sum(grown, VERIFIED, model)
-        if not rounds:
-            gauges = [value for _, value in samples_of(after, LENGTH, model) if value >= 1.0]
-            if not gauges:
-                raise MeasurementError(
-                    "SGLang tells neither of its answers nor of itself how many drafts were accepted; start it with "
-                    "--enable-metrics"
-                )
-            rounds = (load.tokens - len(load.ended)) / (sum(gauges) / len(gauges))
-            generated = answers = None
-        accepted = max(0.0, (generated or load.tokens) - (answers or len(load.ended)) - rounds)
-        return Counts(
-            drafts=rounds,
-            drafted=rounds * drafted,
-            accepted=accepted,
-            by_position=tuple(rounds * share for share in falling(accepted / rounds, drafted)),
-            generated=generated,
-            answers=answers,
-        )
+            return replace(_told(told, drafted), generated=counted.generated, answers=counted.answers)
+        if drafted > 0 and not counted.drafts:
+            raise MeasurementError(
+                "SGLang tells neither of its answers nor of itself how many drafts were accepted; start it with "
+                "--enable-metrics"
+            )
+        return counted
 
 
 def _own(command: Sequence[str], longest: int, version: str) -> list[Setting]:
@@ -131,16 +125,21 @@ def _own(command: Sequence[str], longest: int, version: str) -> list[Setting]:
     algorithm, model = value_of(command, ALGORITHM), value_of(command, MODEL)
     if algorithm in (None, NGRAM):
         return []
-    if algorithm not in (*ALGORITHMS.values(), "NEXTN"):
+    known = (*ALGORITHMS.values(), "NEXTN", *(one for one in BLOCKS if _knows(BLOCKS[one].option, version)))
+    if algorithm not in known:
         raise RequestError(
-            f"how {algorithm} takes a length is not known here; leave out {ALGORITHM[0]}, or give one of "
-            f"{', '.join(ALGORITHMS.values())} and NEXTN"
+            f"how {algorithm} takes a length is not known here, of SGLang {version}; leave out {ALGORITHM[0]}, or give "
+            f"one of {', '.join(known)}"
         )
-    can_adapt = algorithm in ADAPTIVE and schema_of("sglang").knows("flags", f"{START[2:]}adaptive", version)
+    can_adapt = algorithm in ADAPTIVE and _knows(f"{START[2:]}adaptive", version)
     drafter = None if model is None else EngineDrafter(name=PurePath(model).name, path=model, form="unknown")
     return [
         Setting(method=algorithm, drafter=drafter, knobs=(("topk", 1),), length=longest, by_batch=can_adapt, off="any")
     ]
+
+
+def _knows(option: str, version: str) -> bool:
+    return schema_of("sglang").knows("flags", option, version)
 
 
 def _told(told: Sequence[Mapping[str, Any]], drafted: int) -> Counts:
@@ -160,8 +159,3 @@ def _told(told: Sequence[Mapping[str, Any]], drafted: int) -> Counts:
 
 def _info(address: Address) -> Mapping[str, Any]:
     return json_at(address, "/server_info") or json_at(address, "/get_server_info") or {}
-
-
-def _sum(page: CounterPage, name: str, model: str) -> float | None:
-    found = samples_of(page, name, model)
-    return sum(value for _, value in found) if found else None

@@ -25,12 +25,15 @@ CONFIG = ("--config", "--extra_llm_api_options", "--extra-llm-api-options")
 SPECULATION = "speculative_config"
 METRICS = {"return_perf_metrics": True, "perf_metrics_max_requests": 10000}  # of requests that nobody asked for yet
 FORMS: Mapping[str, DrafterForm] = {"Draft_Target": "model", "DraftTarget": "model", "Eagle3": "eagle3"}
+MTP = "MTP"  # layers of the target, or of a model beside it
 MODEL = ("speculative_model", "speculative_model_dir")
-LENGTHS = ("max_draft_len", "max_total_draft_tokens", "draft_len_schedule", "max_concurrency")  # chosen anew
-TREES = ("use_dynamic_tree", "eagle_choices")
+LENGTHS = (  # chosen anew
+    *("max_draft_len", "num_nextn_predict_layers", "max_total_draft_tokens", "draft_len_schedule", "max_concurrency"),
+)
+OTHERS = ("use_dynamic_tree", "eagle_choices", "use_mtp_vanilla")  # trees, and layers of which each drafts one token
 NGRAM = 3  # tokens of the longest n-gram that is searched
 DRAFTED, ACCEPTED, ROUNDS = "drafted", "accepted", "rounds"
-CHECKED = "run on a scripted server alone"
+CHECKED, PARSED = "run on a scripted server alone", "parsed only"
 
 
 class TensorRTLLMServer(PagedServer):
@@ -42,6 +45,7 @@ class TensorRTLLMServer(PagedServer):
 
     name = "tensorrt-llm"
     takes_table = True
+    longest_first = True
     example = "trtllm-serve MODEL"
 
     def plain(self, command: Sequence[str]) -> list[str]:
@@ -57,14 +61,21 @@ class TensorRTLLMServer(PagedServer):
     ) -> tuple[Source, ...]:
         """Return draft models, the draft model or head of the command's own file, and n-grams."""
         known = nearest_recorded(self.name, version)
-        settings = [
-            (drafter.name, TensorRTLLM().setting(ChainPolicy(length=longest), drafter, known), kept)
-            for drafter, kept in (*((one, {}) for one in drafters), *_own(_config(command).get(SPECULATION)))
+        chain = ChainPolicy(length=longest)
+        settings: list[tuple[str, Setting | str, Mapping[str, Any]]] = [
+            (drafter.name, TensorRTLLM().setting(chain, drafter, known), {}) for drafter in drafters
         ]
+        settings += _own(_config(command).get(SPECULATION), longest, known)
         lookup = LookupPolicy(length=longest, max_ngram=NGRAM, min_ngram=1)
         settings.append(("n-grams", TensorRTLLM().setting(lookup, None, known), {}))
         return tuple(
-            Source(name=name, is_model=setting.drafter is not None, setting=setting, checked=CHECKED, kept=kept)
+            Source(
+                name=name,
+                is_model=setting.method in (MTP, *FORMS),
+                setting=setting,
+                checked=PARSED if setting.method == MTP else CHECKED,
+                kept=kept,
+            )
             for name, setting, kept in settings
             if isinstance(setting, Setting)
         )
@@ -144,8 +155,8 @@ def _config(command: Sequence[str]) -> Mapping[str, Any]:
     return found or {}
 
 
-def _own(block: Any) -> list[tuple[EngineDrafter, Mapping[str, Any]]]:
-    """Return the draft model or head of a speculative configuration, and what stays whatever its length.
+def _own(block: Any, longest: int, version: str) -> list[tuple[str, Setting | str, Mapping[str, Any]]]:
+    """Return the name and setting of a speculative configuration's drafts, and what stays whatever their length.
 
     None of n-grams, which are tried anyway; RequestError where its length cannot be chosen.
     """
@@ -155,10 +166,18 @@ def _own(block: Any) -> list[tuple[EngineDrafter, Mapping[str, Any]]]:
     method, model = str(told.get("decoding_type")), next((told[one] for one in MODEL if one in told), None)
     if method == "NGram":
         return []
-    if method not in FORMS or not model or any(told.get(one) for one in TREES):
+    if method not in (MTP, *FORMS) or (method != MTP and not model) or any(told.get(one) for one in OTHERS):
         raise RequestError(
             f"how the drafts of the command's {SPECULATION} take a length is not known here: decoding_type "
-            f"{method}, speculative_model {model}; leave it out, or give a chain of {', '.join(FORMS)} with its model"
+            f"{method}, speculative_model {model}; leave it out, or give a chain of {', '.join(FORMS)} with its "
+            f"model, or of {MTP}"
         )
-    kept = {name: value for name, value in told.items() if name not in ("decoding_type", *MODEL, *LENGTHS)}
-    return [(EngineDrafter(name=PurePath(model).name, path=str(model), form=FORMS[method]), kept)]
+    kept = {name: value for name, value in told.items() if name not in ("decoding_type", *LENGTHS)}
+    if method == MTP:
+        layers = Setting(
+            method=MTP, drafter=None, knobs=(), length=longest, by_batch=True, off="any", longest_first=True
+        )
+        return [(MTP, layers, kept)]
+    drafter = EngineDrafter(name=PurePath(str(model)).name, path=str(model), form=FORMS[method])
+    setting = TensorRTLLM().setting(ChainPolicy(length=longest), drafter, version)
+    return [(drafter.name, setting, {name: value for name, value in kept.items() if name not in MODEL})]

@@ -12,7 +12,7 @@ from ..errors import RequestError
 from ..planner.strategies.lookup import LookupPolicy
 from ..runtime.engines.schema import nearest_recorded, require_known
 from ..runtime.engines.setting import EngineDrafter, Setting, Value
-from ..runtime.engines.vllm import VLLM, options_of, speculation
+from ..runtime.engines.vllm import ROWS, VLLM, options_of, speculation
 from .base import Lengths, PagedServer, Source, json_at, stages_of
 from .command import value_of, without
 from .counters import NAMES
@@ -76,7 +76,7 @@ class VLLMServer(PagedServer):
         values = speculation(replace(source.setting, length=max(lengths.values())), stages_of(lengths))
         if source.checked == CHECKED:
             require_known(self.name, known, options_of(values))
-        return "--speculative-config", json.dumps(values)
+        return "--speculative-config", json.dumps({**values, **source.kept})
 
     def version(self, address: Address) -> str:
         """Return the version that the server names."""
@@ -104,5 +104,10 @@ def _own(text: str, longest: int) -> Source:
     drafter = None if model is None else EngineDrafter(name=PurePath(model).name, path=model, form="unknown")
     name = method if drafter is None else drafter.name
     setting = Setting(method=method, drafter=drafter, knobs=knobs, length=longest, by_batch=True, off="any")
-    found = Source(name=name, is_model=not is_text, setting=setting)
+    kept = {
+        name: value
+        for name, value in told.items()
+        if name not in (LENGTH, ROWS) and not isinstance(value, int | float | str | bool)
+    }
+    found = Source(name=name, is_model=not is_text, setting=setting, kept=kept)
     return replace(found, checked=CHECKED) if method in ("ngram", "draft_model") else found

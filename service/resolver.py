@@ -19,7 +19,7 @@ from ..errors import NoPlanError, PlanError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan
 from ..profiler.records.model import ModelIdentity
-from ..runtime.ladder import Found, Wanted, find_plan
+from ..runtime.device_match import Found, Wanted, find_plan
 from .plan_index import ANY, Place, PlanIndex
 
 ROOM_BYTES = 1000  # of an answer beside its body, in memory

@@ -11,15 +11,16 @@ from typing import Any, cast
 from torch import Tensor
 
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.graphed import GraphedModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY, POLICIES, Run, run
 from .repeated import Repeating, Repetition
@@ -125,9 +126,9 @@ class Captured:
         )
 
 
-def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
+def setup_of(kind: str, **more: tuple[int, ...]) -> StepConfig:
     """Return how rounds of a kind run."""
-    return PLAIN if kind == "plain" else RoundSetup(policy=(LEAN_TREES | POLICIES)[kind], drafter="it", **more)
+    return PLAIN if kind == "plain" else StepConfig(policy=(LEAN_TREES | POLICIES)[kind], drafter="it", **more)
 
 
 def eagerly(
@@ -145,9 +146,9 @@ def eagerly(
     return run(target, requests, schedule, {"it": drafter, **(more or {})}, slots=slots, capacity=capacity)
 
 
-def told(rounds: Many[Round]) -> list[tuple[object, ...]]:
+def told(rounds: Many[StepOutput]) -> list[tuple[object, ...]]:
     """Return what rounds did, but for their times."""
-    return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.fresh, one.context) for one in rounds]
+    return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.uncached, one.context) for one in rounds]
 
 
 def plainly(requests: Many[Request], target: CausalModel = TARGET) -> list[tuple[int, ...]]:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from spectune.planner.strategies import TreePolicy
-from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth import captured
 from spectune.runtime.growth.captured import CapturedGrowth, is_supported
 from spectune.runtime.growth.grow import grow_on_device
 from spectune.runtime.models.forward import ForwardInput, TreeMask
 from spectune.runtime.models.graphed import GraphedModel
 from spectune.runtime.models.kernels import children
+from spectune.runtime.models.kv_cache import KeyValueCache
 
 from .repeated import Repeating
 

@@ -22,14 +22,15 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter, LeavesStates, ReadsTarget
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, LeftStates
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
+from spectune.runtime.models.kv_cache import KeyValueCache
 
 CAPACITY = 160
 PLAINLY = always(PLAIN)
@@ -62,13 +63,13 @@ class Run:
     """What came out, and every round on the way."""
 
     outputs: list[tuple[int, ...]]
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[StepOutput] = field(default_factory=list)
     target_forwards: int = 0
 
 
 def in_slots(decoder: Decoder) -> list[tuple[int, Sequence]]:
     """Return what is being decoded, each in its own slot of every cache."""
-    decoder._admission.settle()
+    decoder._scheduler.settle()
     return list(enumerate(decoder.running))
 
 
@@ -117,7 +118,7 @@ def plain_in_two_threads(model: CausalModel, requests: Many[Request]) -> list[li
 
 def drafting(kind: str, drafter: Drafter, **setup: tuple[int, ...]) -> tuple[Schedule, dict[str, Drafter]]:
     """Return the schedule that always runs one kind of policy, and its drafter by name."""
-    return always(RoundSetup(policy=POLICIES[kind], drafter="it", **setup)), {"it": drafter}
+    return always(StepConfig(policy=POLICIES[kind], drafter="it", **setup)), {"it": drafter}
 
 
 def drafter_for(kind: str, model: CausalModel, slots: int, *, on_device: bool = False) -> Drafter:
@@ -143,21 +144,11 @@ def random_requests(count: int, *, tokens: int, temperature: float = 0.0, vocabu
 Ranking = Callable[[Sequence, int], Many[int]]  # (sequence, depth from 1) -> tokens, best first
 
 
-class RankedDrafter:
+class RankedDrafter(Drafter):
     """Drafts from a ranking that depends on the sequence and the depth alone; no model, no cache."""
 
     def __init__(self, ranking: Ranking) -> None:
-        self.forwards = 0
         self.ranking = ranking
-
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        """Do nothing."""
-
-    def move(self, source: int, target: int) -> None:
-        """Do nothing."""
-
-    def fresh(self, sequences: Many[Sequence]) -> int:
-        return 0
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         scorer = _RankedScorer(self.ranking, sequences)
@@ -186,7 +177,7 @@ class _RankedScorer:
         return Children(tokens=tokens, log_probs=np.broadcast_to(scores, tokens.shape).astype(np.float32))
 
 
-class RecordingDrafter:
+class RecordingDrafter(Drafter):
     """Another drafter, with the paths it drafted in every round and how many forwards each took."""
 
     def __init__(self, drafter: Drafter) -> None:
@@ -194,21 +185,23 @@ class RecordingDrafter:
         self.rounds: list[list[tuple[int, int, set[tuple[int, ...]]]]] = []  # per sequence: index, text length, paths
         self.round_forwards: list[int] = []
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        self.drafter.admit(slot, sequence)
+    def admit(self, slot: int, sequence: Sequence, held: int = 0) -> None:
+        self.drafter.admit(slot, sequence, held)
 
     def move(self, source: int, target: int) -> None:
         self.drafter.move(source, target)
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
-        return self.drafter.fresh(sequences)
+    def uncached(self, sequences: Many[Sequence]) -> int:
+        return self.drafter.uncached(sequences)
 
     def attach(self, cache: KeyValueCache) -> None:
-        if isinstance(self.drafter, ReadsTarget):
-            self.drafter.attach(cache)
+        self.drafter.attach(cache)
+
+    def policy_for(self, policy: TreePolicy) -> TreePolicy:
+        return self.drafter.policy_for(policy)
 
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
-        return self.drafter.left(sequences, draft, fed) if isinstance(self.drafter, LeavesStates) else None
+        return self.drafter.left(sequences, draft, fed)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         before = self.drafter.forwards

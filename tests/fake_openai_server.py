@@ -23,6 +23,8 @@ from typing import Any
 FAULT = os.environ.get("FAKE_FAULT", "")
 TRUTH = os.environ.get("FAKE_TRUTH", "")
 PLAIN_MS, DRAFTING_MS, TOKEN_MS, FORWARD_MS, PREFILL_MS = 5.0, 0.5, 0.1, 0.4, 8.0
+READ_MS, FREE_WORDS = 0.03, 64  # of a prompt's word, and as many are read in no time
+BESIDE = ("warm-up", "pace:")  # in texts that are no part of a load
 RIGHT = 0.75  # share of places at which the drafter is right
 PLACES = 16
 VOCABULARY = 97
@@ -32,6 +34,17 @@ KEY = "--api-key"
 def is_right(text: str, place: int, share: float = RIGHT) -> bool:
     """Return whether the drafter says the target's token at a place of an answer."""
     return zlib.crc32(f"{text}|{place}".encode()) % 1000 < 1000 * share
+
+
+def is_loaded(text: str | list[int]) -> bool:
+    """Return whether a prompt is part of a load."""
+    return not any(mark in text for mark in BESIDE)
+
+
+def read_ms(text: str | list[int]) -> float:
+    """Return what the prefill of a prompt takes."""
+    words = len(text.split()) if isinstance(text, str) else 0
+    return PREFILL_MS + READ_MS * max(0, words - FREE_WORDS)
 
 
 def token_behind(tokens: list[int], *, small: bool = False) -> int:
@@ -161,13 +174,13 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 rows = [None, *({str(one): {"logprob": -0.1}, "0": {"logprob": -2.0}} for one in told)]
                 self._whole(200, json.dumps({"choices": [{"text": "x", "prompt_logprobs": rows}]}))
                 return
-            if FAULT == "500" and "warm-up" not in text:
+            if FAULT == "500" and is_loaded(text):
                 self._whole(500, json.dumps({"error": f"an internal error behind {self.headers['Authorization']}"}))
                 return
-            if FAULT == "dies" and "warm-up" not in text:
+            if FAULT == "dies" and is_loaded(text):
                 print("fatal: CUDA error: out of memory" if "--oom" in sys.argv else "fatal: a bad state", flush=True)
                 os._exit(1)
-            if FAULT == "hangs" and "warm-up" not in text:
+            if FAULT == "hangs" and is_loaded(text):
                 time.sleep(3600.0)
             self._stream(text, body, is_chat=is_chat)
 
@@ -187,7 +200,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
             with fake.lock:
                 fake.flying += 1
             began = time.perf_counter()
-            due = began + PREFILL_MS / 1000.0
+            due = began + read_ms(text) / 1000.0
             self._wait(due)
             self._event(self._choice("x", said[:1], is_chat=is_chat))
             first = time.perf_counter()
@@ -197,7 +210,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 number = accepted + 1
                 walked.append((drafted, accepted))
                 self._wait(due)
-                if FAULT == "breaks off" and done > most // 2 and "warm-up" not in text:
+                if FAULT == "breaks off" and done > most // 2 and is_loaded(text):
                     break
                 self._event(self._choice("x" * number, said[done : done + number], is_chat=is_chat))
                 done += number
@@ -206,7 +219,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 fake.flying -= 1
                 fake.tokens += done
                 fake.answers += 1
-                if TRUTH and "warm-up" not in text:
+                if TRUTH and is_loaded(text):
                     with open(TRUTH, "a") as file:
                         file.write(json.dumps([done, 1000.0 * (first - began), 1000.0 * (last - began)]) + "\n")
             told = fake.told(body, walked, done)

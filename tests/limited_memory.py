@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import pytest
 
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from spectune.engines import own_llama_cpp
 from spectune.engines.llama_build import VARIABLE
 
 FAKE = Path(__file__).with_name("fake_llama_server.py")
@@ -46,3 +48,8 @@ def use_fake(patched: pytest.MonkeyPatch, folder: Path, *, build: int = 11549, m
     patched.setenv(VARIABLE, str(fake_program(folder)))
     patched.setenv("FAKE_LLAMA_BUILD", str(build))
     patched.setenv("FAKE_LLAMA", mode)
+
+
+def convert_here(patched: pytest.MonkeyPatch) -> None:
+    """Let folders be converted in this process, which has PyTorch: one of their own takes seconds to import it."""
+    patched.setattr(own_llama_cpp, "ProcessPoolExecutor", lambda count, _: ThreadPoolExecutor(count))

@@ -52,6 +52,16 @@ class Rounds:
         gauge = "num_requests_running" if self.is_vllm else "requests_processing"
         return "\n".join([*lines, f"{prefix}{gauge}{{{labels}}} {running}"]) + "\n"
 
+    def sglang_page(self, running: float, *, counts_rounds: bool) -> str:
+        """Return the page of SGLang, which counts no accepted tokens, and in older versions no rounds."""
+        told = {"generation_tokens_total": self.tokens, "num_requests_total": self.answers, "num_running_reqs": running}
+        if counts_rounds:
+            told["spec_verify_calls_total"] = self.drafts
+        if self.drafts:
+            told["spec_accept_length"] = 1.0 + self.accepted / self.drafts
+            told["spec_accept_rate"] = self.accepted / self.drafted
+        return "".join(f'sglang:{name}{{model_name="m"}} {float(value)}\n' for name, value in told.items())
+
 
 def as_prometheus(*pages: str) -> str:
     """Return the answer of Prometheus' HTTP API to a query of all that these instances show."""

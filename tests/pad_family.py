@@ -12,9 +12,9 @@ from transformers import LlamaForCausalLM
 
 from spectune.profiler.identity import identify
 from spectune.profiler.records.model import ModelIdentity
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.runtime.models.pivots import PivotNet, PivotShape
-from spectune.runtime.requests import Request
 from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import own_texts
 from spectune.training.pad_labels import RolloutSettings

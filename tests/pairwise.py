@@ -40,11 +40,11 @@ def covering(factors: Mapping[str, Sequence[Any]]) -> list[Row]:
 
 
 def crossed(**factors: Iterable[Any]) -> pytest.MarkDecorator:
-    """Run a test on a covering array of the levels of its parameters; all others of their product are slow."""
+    """Run a test on a thinned covering array of the levels of its parameters; all others of their product are slow."""
     given = {name: tuple(levels) for name, levels in factors.items()}
     covered = {tuple(row.values()) for row in covering(given)}
     cases = [
-        pytest.param(*levels, marks=() if levels in covered else pytest.mark.slow)
+        pytest.param(*levels, marks=pytest.mark.thinned if levels in covered else pytest.mark.slow)
         for levels in product(*given.values())
     ]
     return pytest.mark.parametrize(tuple(given), cases)

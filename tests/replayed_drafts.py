@@ -14,10 +14,10 @@ from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
-from spectune.runtime.cache import FeatureCache, KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.drafters.features import GivenFeatures
-from spectune.runtime.requests import Request
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.models.kv_cache import FeatureCache, KeyValueCache
 
 from .decoded_runs import BUSHY
 

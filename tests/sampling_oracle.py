@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from spectune.runtime.requests import Sampling
+from spectune.runtime.batch.sequence import Sampling
 
 
 def own_fields(settings: Sampling) -> dict[str, Any]:

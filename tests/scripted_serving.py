@@ -10,12 +10,14 @@ import numpy as np
 from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.base import Source, Start
 from spectune.engines.counters import NAMES, counts_of, page_of
+from spectune.engines.sentinel import Reading
 from spectune.engines.server import Measured
 from spectune.errors import PlanError
 from spectune.runtime.engines.setting import Setting
 
 from .served_worlds import NOISE, TOKENS, World
 
+READ_NOISE = 0.02  # of one prompt's time to be read
 DIALECTS = ("llama.cpp", "vllm", "vllm of two engines")
 
 
@@ -31,6 +33,11 @@ class Scripted:
         self.starts: list[Start] = []
         self.longest_first = False
         self.fails: dict[str, Exception] = {}  # by source
+        self.moves = self.wanders = 0.0  # of the machine's pace: between starts, and between loads of one
+        self.tells_pace = True
+        self.paces: dict[tuple[Start, int], float] = {}  # the true ones, of every load
+        self.drawn = np.random.default_rng(0)
+        self._pace = 1.0
 
     def sources(self) -> Sequence[Source]:
         return [
@@ -53,6 +60,7 @@ class Scripted:
     def started(self, start: Start) -> Iterator[Scripted]:
         self.starts.append(start)
         self._start = start
+        self._pace = 1.0 + self.moves * self.drawn.uniform(-1.0, 1.0)
         if start.source in self.fails:
             raise self.fails[start.source]
         if self.longest_first and start.lengths[0][1] < start.longest:
@@ -67,20 +75,31 @@ class Scripted:
         world, start = self.world, self._start
         length, numbers = start.at(concurrency), self.prompts_at(concurrency)
         slower = world.thrash if start.is_table and length != start.longest else 1.0
+        self.paces[start, concurrency] = self._pace
         answers = []
         for number in numbers:
             noise = float(np.exp(NOISE * world.rng.standard_normal()))
-            ms = slower * world.answer_ms(concurrency, start.source, length, number) * noise
-            answers.append(
-                RequestResult(prompt=number, ttft_ms=world.prefill_ms, e2e_ms=world.prefill_ms + ms, tokens=TOKENS)
-            )
+            ms = slower * self._pace * world.answer_ms(concurrency, start.source, length, number) * noise
+            first_ms = self._pace * world.prefill_ms
+            answers.append(RequestResult(prompt=number, ttft_ms=first_ms, e2e_ms=first_ms + ms, tokens=TOKENS))
         wall_s = sum(one.e2e_ms for one in answers) / concurrency / 1000.0
+        self._pace *= float(np.exp(self.wanders * self.drawn.standard_normal()))
         page = self.page([world.walk(start.source, length, number) for number in numbers])
         names = NAMES[self.dialect.partition(" ")[0]]
         return Measured(
             load=LoadResult(concurrency=concurrency, answers=tuple(answers), wall_s=wall_s, client_share=0.0),
             counts=counts_of(page_of(page), names, "" if self.dialect == "llama.cpp" else "m"),
         )
+
+    def pace(self, place: int, words: int) -> Reading:
+        """Read the sentinel: prompts of 20 and of 200 ms, and what a drafter adds; each with noise of its own."""
+        drafter = self.world.drafters.get(self._start.source)
+        share = 0.0 if drafter is None else drafter.forward_ms / self.world.plain_ms
+        if not self.tells_pace:
+            return Reading(words=96)
+        noise = np.exp(READ_NOISE * self.drawn.standard_normal((2, 3)))
+        ms = self._pace * (1.0 + share) * noise * np.array([[200.0], [20.0]])
+        return Reading(words=96, long_ms=tuple(map(float, ms[0])), short_ms=tuple(map(float, ms[1])))
 
     def page(self, walks: Sequence[Sequence[tuple[int, int]]]) -> str:
         """Return the counters of answers, each engine's way: llama.cpp counts no answers, vLLM what is past an end."""

@@ -10,11 +10,11 @@ from functools import cache
 from transformers import PreTrainedModel
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.batch.step_config import Schedule, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY
 from .tiny_models import perturbed, plain_logits, tiny_llama
@@ -46,7 +46,7 @@ def stacked(
 ) -> tuple[Schedule, dict[str, Drafter]]:
     """Return the schedule that always drafts with a stack, and its drafter by name."""
     drafter: Drafter = stack_drafter(policy, models, slots=slots, capacity=CAPACITY)
-    return always(RoundSetup(policy=policy, drafter=stack_name(policy))), {stack_name(policy): drafter}
+    return always(StepConfig(policy=policy, drafter=stack_name(policy))), {stack_name(policy): drafter}
 
 
 @cache

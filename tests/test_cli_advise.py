@@ -15,6 +15,7 @@ from spectune.engines.load import SamplingParams, closed_loop
 from spectune.engines.server import ServerTimeouts, started
 from spectune.engines.table import ENGINES
 
+from .metrics_pages import Rounds
 from .openai_program import VLLM, texts
 from .test_tuning_engine_counters import metrics
 
@@ -158,14 +159,28 @@ def test_answers_that_do_not_fit_the_counters_are_refused(tmp_path: Path, answer
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("sglang:spec_accept_length 2.5\n", "is a page of SGLang, which has no acceptance by position"),
+        ("sglang:spec_accept_length 2.5\n", "has no counter of vLLM, SGLang or llama.cpp"),
         ("trtllm_request_success_total 3\n", "is a page of TensorRT-LLM"),
-        ("go_goroutines 3\n", "has no counter of vLLM or llama.cpp"),
+        ("go_goroutines 3\n", "has no counter of vLLM, SGLang or llama.cpp"),
     ],
 )
 def test_pages_without_positions_are_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
     result = advised(tmp_path, text, *TIMES)
     assert result.exit_code == 1 and told in result.stderr
+
+
+@pytest.mark.parametrize("counts_rounds", [True, False])
+def test_sglang_s_page_tells_the_length_and_that_positions_are_not_known(
+    tmp_path: Path, *, counts_rounds: bool
+) -> None:
+    rounds = Rounds(3)
+    rounds.decode(4000, (0.7, 0.49, 0.343))
+    text = rounds.sglang_page(0.0, counts_rounds=counts_rounds)
+    facts = json.loads(advised(tmp_path, text, "--tpot", "0=7.0", "--tpot", "3=4.0", "--json").output)
+    tokens = [one["tokens_per_round"] for one in facts["lengths"]]
+    assert tokens == pytest.approx([1.0, 1.7, 2.19, 2.533], abs=0.05)
+    said = advised(tmp_path, text, "--tpot", "0=7.0", "--tpot", "3=4.0").output
+    assert "SGLang tells no positions" in said
 
 
 @pytest.mark.parametrize("wrong", ["3", "x=1", "3=", "0=7.0"])

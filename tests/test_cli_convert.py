@@ -12,6 +12,7 @@ from spectune.cli import main
 from spectune.cli.convert import NAMES
 from spectune.engines.running import OWN_FORMS
 
+from .llama_program import convert_here
 from .tiny_family import save_model
 
 
@@ -48,8 +49,11 @@ def test_a_model_is_written_once_under_its_folder_s_name(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_the_file_is_the_one_that_a_profile_makes_for_itself(model: Path, tmp_path: Path) -> None:
+def test_the_file_is_the_one_that_a_profile_makes_for_itself(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require("llama.cpp")
+    convert_here(monkeypatch)
     from spectune.engines.own_llama_cpp import as_gguf
 
     told = json.loads(

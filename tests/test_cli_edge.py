@@ -31,8 +31,8 @@ from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.edge.device import EdgeRun
+from spectune.runtime.engine.detokenizer import Detokenizer
 from spectune.runtime.models import loading
-from spectune.runtime.transcript import Transcript
 from spectune.tuning.edge import EdgeRequest, adviser_from_store
 from spectune.tuning.foreign.importing import read_import
 from spectune.tuning.foreign.told import Given
@@ -176,7 +176,7 @@ def test_tokens_behind_a_stop_string_are_neither_shown_nor_told() -> None:
     tokenizer = loading.load_tokenizer(SMALL)
     prompt, answer = (tokenizer.encode(text) for text in (PROMPT, "x = 1\ny = 2\n"))
     done = EdgeRun(tokens=list(answer), own=[0, len(answer) - 1])  # which came at once
-    transcript = Transcript(tokenizer, len(prompt), ("\n",))
+    transcript = Detokenizer(tokenizer, len(prompt), ("\n",))
     assert "".join(_pieces((tokens for tokens in [answer]), transcript, prompt, done)) == "x = 1"
     assert tokenizer.decode(done.tokens) == "x = 1\n" and done.own == [0]
 

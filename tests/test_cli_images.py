@@ -75,7 +75,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     outcomes = {
         "train": typed(folder, "train", "exit", *target, "--data", data, "-o", str(folder / "exit2"), *TRAINED),
         "profile": typed(folder, "profile", *target, *seen, *MEASURED),
-        "plan": typed(folder, "plan", *target, "-o", str(folder / "plan.json")),
+        "plan": typed(folder, "plan", *target, "--trials", "2", "-o", str(folder / "plan.json")),
     }
     return Gallery(folder=folder, outcomes=outcomes)
 

@@ -34,6 +34,7 @@ TINY = (
     *("--dtype", "float32", "--batch", "1,2", "--budget", str(BUDGET_S)),
     *("--record", "quick", "--max-new-tokens", "12", "--max-prompt-tokens", "8"),
 )
+FEW = ("--trials", "2")
 PROMPT = "def main("
 
 
@@ -70,7 +71,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     (folder / "prompts.txt").write_text("\n\n".join(f"def f{place}(x): return {place}" for place in range(4)))
     family = ("--drafter", f"small={folder / 'small'}", "--prompts", str(folder / "prompts.txt"))
     profile = typed(folder, "profile", *family, *TINY, "--json")
-    plan = typed(folder, "plan", "--dtype", "float32", "-o", str(folder / "plan.json"), "--json")
+    plan = typed(folder, "plan", "--dtype", "float32", *FEW, "-o", str(folder / "plan.json"), "--json")
     return Workshop(folder=folder, profile=profile, plan=plan)
 
 
@@ -168,7 +169,7 @@ def test_plan_tells_programs_what_it_promises(workshop: Workshop) -> None:
 
 @pytest.mark.slow
 def test_plan_solves_in_processes_what_it_solves_alone(workshop: Workshop) -> None:
-    alone, together = (workshop.facts("plan", "--dtype", "float32", "--jobs", jobs)["cells"] for jobs in "12")
+    alone, together = (workshop.facts("plan", "--dtype", "float32", *FEW, "--jobs", jobs)["cells"] for jobs in "12")
     assert alone == together
 
 
@@ -178,10 +179,10 @@ def test_what_show_writes_is_planned_without_its_store(workshop: Workshop, tmp_p
         files += ["--surface", str(tmp_path / f"{number}.json")]
         workshop.typed("show", "surface", "--id", str(number), "-o", files[-1])
     workshop.typed("show", "trace", "--id", "1", "-o", str(tmp_path / "trace.json"))
-    result = CliRunner().invoke(main, ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json"])
+    result = CliRunner().invoke(main, ["plan", *files, "--trace", str(tmp_path / "trace.json"), *FEW, "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["cells"] == json.loads(workshop.plan.stdout)["cells"]
-    asked = ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json"]
+    asked = ["plan", *files, "--trace", str(tmp_path / "trace.json"), *FEW, "--json"]
     asked += ["--new-tokens", "6", "--cached-share", "0.5"]
     cells = json.loads(CliRunner().invoke(main, asked).stdout)["cells"]
     assert cells and all(cell["reading"]["new_tokens"] == 6 for cell in cells)
@@ -194,7 +195,8 @@ def test_plan_names_the_file_it_wrote(workshop: Workshop) -> None:
 
 def test_plan_takes_a_name_the_store_knows_and_explains_each_cell(workshop: Workshop) -> None:
     store = str(workshop.folder / "store.db")
-    arguments = ["plan", "--target", "target", "--dtype", "float32", "--store", store, "--batch", "1", "--explain"]
+    named = ["--target", "target", "--store", store]
+    arguments = ["plan", *named, "--dtype", "float32", "--batch", "1", *FEW, "--explain"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "batch 1, context" in result.stdout

@@ -9,15 +9,15 @@ import pytest
 from spectune.cli.run import Pace
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, match_devices
-from spectune.runtime.choice import Choice, plainly
-from spectune.runtime.committed import Round
-from spectune.runtime.generation import Completion, GenerationSettings
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.batch.step_config import StepConfig
+from spectune.runtime.engine.settings import Completion, GenerationSettings
+from spectune.runtime.engine.step_output import StepOutput
+from spectune.runtime.plan_choice import Choice, plainly
 
 from .plans import plan_of
 from .synthetic import DEVICE
 
-SETUP = RoundSetup(policy=PlainPolicy())
+SETUP = StepConfig(policy=PlainPolicy())
 HERE = DeviceMatch(grade="same")
 PLANNED = Choice(plan=plan_of([(1, 100), (8, 100)]), source="this device", reason="", match=HERE)
 GREEDY = GenerationSettings()
@@ -27,15 +27,23 @@ class Watch:
     """Remembers what it is told."""
 
     def __init__(self) -> None:
-        self.noted: list[Round] = []
+        self.noted: list[StepOutput] = []
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         self.noted.append(done)
 
 
-def round_of(ms: float) -> Round:
-    return Round(
-        setup=SETUP, context=90, sequences=[0], kept=[1], verify_tokens=1, widths=(), fresh=0, finished=[], round_ms=ms
+def round_of(ms: float) -> StepOutput:
+    return StepOutput(
+        setup=SETUP,
+        context=90,
+        sequences=[0],
+        kept=[1],
+        verify_tokens=1,
+        widths=(),
+        uncached=0,
+        finished=[],
+        round_ms=ms,
     )
 
 

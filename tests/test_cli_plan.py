@@ -200,7 +200,7 @@ def test_a_label_is_kept_and_shown_again(files: Mapping[str, str], tmp_path: Pat
     assert f"(as {measured().verify.contexts(1)[-1]})" in shown.stdout or "beyond what was measured" in shown.stdout
 
 
-@pytest.mark.parametrize(("metric", "most"), [("itl", "0.01"), ("p90_itl", "0.5"), ("itl", "0.00001")])
+@pytest.mark.parametrize(("metric", "most"), [("p90_itl", "0.5"), ("itl", "0.00001")])
 def test_a_bound_that_nothing_keeps_exits_1_and_says_what_can_be_reached(
     metric: str, most: str, files: Mapping[str, str], tmp_path: Path
 ) -> None:

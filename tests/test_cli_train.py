@@ -20,10 +20,10 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.stack import JOINT
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import BLOCK, HEAD, SELF
-from spectune.runtime.decoder import Round
 from spectune.runtime.drafters.stack import named_stack
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.engines.drafter import drafter_form
-from spectune.runtime.loader import load
+from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.loading import load_model
 from spectune.tuning.estimates.estimate import EstimateRequest, estimate
@@ -148,10 +148,10 @@ def test_they_are_profiled_and_planned_like_drafters_but_in_no_stack(profiled: t
     assert {each.drafter for cell in plan.cells for each in cell.alternatives} >= set(KINDS)
 
 
-class Rounds(list[Round]):
+class Rounds(list[StepOutput]):
     """Every round that was run."""
 
-    def note(self, done: Round) -> None:
+    def note(self, done: StepOutput) -> None:
         self.append(done)
 
 

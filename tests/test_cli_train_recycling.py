@@ -23,7 +23,7 @@ from spectune.profiler.identity import identify
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.engines.drafter import drafter_form
-from spectune.runtime.loader import load
+from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter, require_drafter_of
 from spectune.runtime.models.drafter_shapes import RecyclingShape, is_recycling, recycling_shape
 from spectune.runtime.models.formats import draft_role
@@ -136,7 +136,7 @@ def planned(place: Path) -> tuple[PlanInputs, Plan]:
         for words in steps:
             result = typed(*words)
             assert result.exit_code == 0, result.output
-    request = PlanRequest(target=identify(place / "target"), device=detect("cpu"), dtype="float32")
+    request = PlanRequest(target=identify(place / "target"), device=detect("cpu"), dtype="float32", trials=2)
     with open_store(str(place / "store.db")) as opened:
         return inputs_from_store(request, opened), plan_from_json((place / "plan.json").read_text())
 

@@ -18,7 +18,7 @@ from spectune.db.url import TOKEN_VARIABLE, resolve_url, service_url
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
 from spectune.profiler.records.wire import to_json
-from spectune.runtime.choice import Choice, choose_plan
+from spectune.runtime.plan_choice import Choice, choose_plan
 from spectune.service.settings import ServiceSettings
 
 from .faulty_service import FaultyService

@@ -26,6 +26,7 @@ from spectune.demo.records import DemoOutcome
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import Cell, cells_of
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.cast import CastPolicy
@@ -34,9 +35,9 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.prompts import Prompt
+from spectune.runtime.batch.step_config import PLAIN as PLAINLY
+from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import PLAIN as PLAINLY
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement
 from spectune.tuning.recording.recipe import Recipe, recipe_of
@@ -57,12 +58,13 @@ def measured() -> PlanInputs:
 
 @cache
 def solved() -> Plan:
-    return solve(measured(), cells_of([1, 3], [50]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    options = SearchOptions(trials=2)
+    return solve(measured(), cells_of([1, 3], [50]), created="2026-01-01T00:00:00Z", spectune="0.1", options=options)
 
 
-def setup_of(kind: str) -> RoundSetup:
+def setup_of(kind: str) -> StepConfig:
     drafter = LOOKUP if kind == "lookup" else "small"
-    return PLAINLY if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter=drafter)
+    return PLAINLY if kind == "plain" else StepConfig(policy=POLICIES[kind], drafter=drafter)
 
 
 @cache
@@ -111,7 +113,7 @@ def test_a_cast_policy_needs_the_standard_recording_and_its_own_tree() -> None:
 
 
 def test_what_the_trace_does_not_hold_has_no_replay() -> None:
-    wide = RoundSetup(policy=Eagle2Policy(), drafter="small")  # ten children; the trace has three
+    wide = StepConfig(policy=Eagle2Policy(), drafter="small")  # ten children; the trace has three
     assert replayed(measured(), Cell(batch=1, context=50), wide) is None
 
 
@@ -125,7 +127,7 @@ def field() -> list[Contestant]:
     return [
         Contestant(
             name=name,
-            setup=RoundSetup(policy=policy, drafter=None if name == PLAIN else "small"),
+            setup=StepConfig(policy=policy, drafter=None if name == PLAIN else "small"),
             predicted_tokens_per_s=90.0,
         )
         for name, policy in policies.items()

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -50,6 +51,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     save_family(folder)
     with pytest.MonkeyPatch.context() as patch, open_store(str(folder / "store.db")) as store:
         patch.setenv("XDG_CACHE_HOME", str(folder / "run"))  # another profile may hold the device
+        patch.setattr("spectune.demo.story.PlanRequest", partial(PlanRequest, trials=2))
         chapter = learn(store, family_models(folder), SIZE, _quiet)
         yield Told(store, chapter, compare(chapter, family_models(folder), SIZE, _quiet, time.monotonic()))
 

@@ -37,7 +37,7 @@ from spectune.planner.strategies import REGISTRY, policy_from_json, policy_to_js
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.batch.step_config import StepConfig, always
 from tests.decoded_runs import CAPACITY, PLAINLY, random_requests, run
 from tests.synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 from tests.tiny_models import tiny_llama
@@ -55,7 +55,7 @@ best = max(priced, key=lambda one: one.tokens_per_s).policy
 assert policy_from_json(policy_to_json(best)) == best and best.label.endswith("(sure path)")
 target, model = LeanModel(tiny_llama(layers=2, seed=0)), LeanModel(tiny_llama(layers=2, seed=0))
 requests = random_requests(3, tokens=20, temperature=0.0)
-schedule = always(RoundSetup(policy=best, drafter="it"))
+schedule = always(StepConfig(policy=best, drafter="it"))
 drafted = run(target, requests, schedule, {"it": ModelDrafter(model, slots=3, capacity=CAPACITY)})
 plain = run(target, requests, PLAINLY, {})
 assert drafted.outputs == plain.outputs and len(drafted.rounds) < len(plain.rounds)

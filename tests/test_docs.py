@@ -129,3 +129,14 @@ def test_links_between_documents_lead_somewhere(name: str) -> None:
         target = document.parent / path if path else document
         assert target.exists(), path
         assert not anchor or anchor in anchors(target.read_text()), f"{path}#{anchor}"
+
+
+def test_every_test_that_ci_names_is_there() -> None:
+    named = re.findall(r"\b(tests/[\w/]+\.py)(?:::(\w+))?", (ROOT / ".ci/run").read_text())
+    assert len(named) > 5
+    assert not [f"{file}::{name}" for file, name in named if not defines(ROOT / file, name)]
+
+
+def defines(file: Path, name: str) -> bool:
+    """Return whether a file is there and has a function of this name, if one is named."""
+    return file.is_file() and f"def {name}" in file.read_text()

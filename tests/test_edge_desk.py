@@ -10,7 +10,7 @@ import pytest
 
 from spectune.errors import RequestError
 from spectune.planner.edge.setting import BatchRule
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.edge import verification_queue as edge_desk
 from spectune.runtime.edge import verifier as edge_verifier
 from spectune.runtime.edge.messages import (
@@ -29,8 +29,8 @@ from spectune.runtime.edge.messages import (
 )
 from spectune.runtime.edge.verification_queue import MOST_OPENING, VerificationQueue
 from spectune.runtime.edge.verifier import Asked, EdgeVerifier
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
 
 from .decoded_runs import random_requests, run
 from .edge_links import Clock, desk_of

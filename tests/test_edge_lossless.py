@@ -16,6 +16,7 @@ from spectune.planner.records.recording import recording_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.edge import patience as edge_patience
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.link import Link
@@ -23,7 +24,6 @@ from spectune.runtime.edge.messages import Close, Ping
 from spectune.runtime.edge.patience import MOST_SILENT, RetryPolicy
 from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 

@@ -15,6 +15,7 @@ from edge_thread import serve_in_thread
 
 from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.setting import BatchRule
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.edge import server as edge_server
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.joining import Introduced, draft_ms_of, introduce, joined
@@ -36,7 +37,6 @@ from spectune.runtime.edge.server import MOST_UNHEARD, EdgeServer
 from spectune.runtime.edge.verification_queue import VerificationQueue
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
 
 from .decoded_runs import random_requests, run
 from .edge_links import desk_of

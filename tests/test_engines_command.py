@@ -84,6 +84,49 @@ def test_a_draft_model_of_the_hub_is_refused() -> None:
         LLAMA.sources(["llama-server", "-hfd", "org/small"], [], 8, "b11549")
 
 
+@pytest.mark.parametrize(
+    ("own", "name", "written"),
+    [
+        (
+            ("--spec-type", "draft-eagle3", "-md", "head.gguf", "--spec-draft-p-min", "0.5"),
+            "head",
+            ("--spec-type", "draft-eagle3", "--spec-draft-model", "head.gguf", "--spec-draft-n-max", "3"),
+        ),
+        (("--spec-type=draft-mtp",), "draft-mtp", ("--spec-type", "draft-mtp", "--spec-draft-n-max", "3")),
+        (
+            ("--spec-type", "ngram-map-k,draft-dflash", "-md", "b.gguf", "--spec-ngram-map-k-size-m", "9"),
+            "b",
+            (
+                *("--spec-type", "ngram-map-k,draft-dflash", "--spec-ngram-map-k-size-m", "9"),
+                *("--spec-draft-model", "b.gguf", "--spec-draft-n-max", "3"),
+            ),
+        ),
+        (
+            ("--spec-type", "ngram-map-k4v", "--spec-ngram-map-k4v-size-n", "8"),
+            "ngram-map-k4v",
+            ("--spec-type", "ngram-map-k4v", "--spec-ngram-map-k4v-size-n", "8", "--spec-ngram-map-k4v-size-m", "3"),
+        ),
+    ],
+)
+def test_llama_cpp_drafts_by_the_command_s_own_types_with_other_lengths(
+    own: tuple[str, ...], name: str, written: tuple[str, ...]
+) -> None:
+    command = ["llama-server", "-m", "t.gguf", *own]
+    assert LLAMA.plain([*command, "--spec-default"]) == ["llama-server", "-m", "t.gguf", "--metrics"]
+    found, ngrams = LLAMA.sources(command, [], 8, "b11549")
+    assert (found.name, found.checked, ngrams.name) == (name, "parsed only", "n-grams")
+    assert found.is_model == ("draft-" in found.setting.method)
+    flags = LLAMA.flags(found, {1: 3}, "b11549")
+    assert flags[: len(written)] == written
+    assert ("--spec-draft-n-min" in flags) == found.is_model
+
+
+@pytest.mark.parametrize("types", ["ngram-mod", "draft-mtp,draft-simple", "ngram-simple,ngram-cache", "suffix"])
+def test_draft_types_of_llama_cpp_whose_length_cannot_be_chosen_are_refused(types: str) -> None:
+    with pytest.raises(RequestError, match=f"how --spec-type {types} takes a length is not known here"):
+        LLAMA.sources(["llama-server", "--spec-type", types], [], 8, "b11549")
+
+
 def test_vllm_drafts_as_the_command_says_with_other_lengths() -> None:
     assert VLLM.plain([*SERVE, *OWN, "--speculative-config.method", "x"]) == SERVE
     own, ngrams = VLLM.sources([*SERVE, *OWN], [], 8, "0.32.0")

@@ -92,8 +92,26 @@ def test_sglang_drafts_with_the_target_s_own_layers_and_refuses_what_it_does_not
         *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "2"),
         *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3"),
     )
-    with pytest.raises(RequestError, match="how DSPARK takes a length is not known here"):
-        SGLANG_SERVER.sources(["--speculative-algorithm", "DSPARK"], [], 3, "2026-08")
+    for algorithm, version in (("FROZEN_KV_MTP", "2026-08"), ("DSPARK", "0.5.10")):
+        with pytest.raises(
+            RequestError, match=f"how {algorithm} takes a length is not known here, of SGLang {version}"
+        ):
+            SGLANG_SERVER.sources(["--speculative-algorithm", algorithm], [], 3, version)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "written"),
+    [
+        ("DFLASH", "--speculative-num-draft-tokens", "6"),  # a block counts the root
+        ("DSPARK", "--speculative-dspark-block-size", "5"),
+    ],
+)
+def test_sglang_s_blocks_take_a_length_by_their_own_option(algorithm: str, option: str, written: str) -> None:
+    own = ["--speculative-algorithm", algorithm, "--speculative-draft-model-path", "org/block", option, "16"]
+    assert SGLANG_SERVER.plain(["serve", *own, "--tp", "2"]) == ["serve", "--tp", "2", "--enable-metrics"]
+    block, _ = SGLANG_SERVER.sources(own, [], 8, "2026-08")
+    assert (block.is_model, block.setting.by_batch, block.checked) == (True, False, "parsed only")
+    assert SGLANG_SERVER.flags(block, {1: 5, 8: 5}, "2026-08") == (*own[:-1], written)
 
 
 def test_only_heads_of_a_newest_sglang_take_a_length_by_batch() -> None:
@@ -135,7 +153,7 @@ def test_sglang_s_positions_are_those_that_were_drafted(accepted: int) -> None:
         wall_s=1.0,
         client_share=0.0,
     )
-    page: CounterPage = {("speculative_num_draft_tokens", ()): 9.0}
+    page: CounterPage = {("sglang:spec_num_draft_tokens", ()): 9.0}
     counts = SGLANG_SERVER.counts(page, page, load, "")
     assert counts.by_position == (*[1.0] * accepted, *[0.0] * (8 - accepted))
 
@@ -203,12 +221,24 @@ def test_tensorrt_llm_drafts_by_models_heads_and_n_grams(trtllm: list[str]) -> N
         TRT_SERVER.flags(head, {1: 2, 8: 5}, "1.4.0rc1")
 
 
+def test_tensorrt_llm_drafts_with_the_target_s_own_layers(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1, relaxed_topk: 1}\n")
+    mtp, _ = TRT_SERVER.sources([*TENSORRT_LLM, "--config", str(file)], [], 5, "1.4.0rc1")
+    assert (mtp.name, mtp.is_model, mtp.checked) == ("MTP", True, "parsed only")
+    assert config_of(TRT_SERVER.flags(mtp, {1: 3, 8: 1}, "1.4.0rc1"))["speculative_config"] == {
+        "decoding_type": "MTP",
+        "max_draft_len": 3,
+        "draft_len_schedule": {2: 3, 8: 1},
+        "relaxed_topk": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("block", "said"),
     [
         (" Eagle3", "decoding_type None"),
-        (" {decoding_type: MTP, speculative_model: org/head}", "decoding_type MTP"),
-        ("\n  decoding_type: MTP\n  num_nextn_predict_layers: 1", "decoding_type MTP, speculative_model None"),
+        ("\n  decoding_type: MTP\n  use_mtp_vanilla: true", "decoding_type MTP, speculative_model None"),
         ("\n  decoding_type: Eagle\n  speculative_model: org/head", "decoding_type Eagle, speculative_model org/head"),
         ("\n  decoding_type: Eagle3\n  max_draft_len: 3", "decoding_type Eagle3, speculative_model None"),
         ("\n  decoding_type: Eagle3\n  speculative_model: org/head\n  use_dynamic_tree: true", "a chain of"),

@@ -70,26 +70,26 @@ SERVES_TEXT = "service/text"  # of a loaded target
 
 UPWARD = [
     "import spectune.runtime",
-    "import spectune.runtime.loader as loader",
-    "import numpy, spectune.runtime.loader",
+    "import spectune.runtime.load as loader",
+    "import numpy, spectune.runtime.load",
     "import spectune",
     "from spectune import runtime",
     "from spectune import load",
     "from spectune import *",
-    "from spectune.runtime import loader",
-    "from spectune.runtime.loader import load",
+    "from spectune.runtime import load",
+    "from spectune.runtime.load import load",
     "from .. import runtime",
     "from .. import errors, runtime",
-    "from ..runtime import loader",
-    "from ..runtime.loader import load as decode",
-    "def late():\n    from ..runtime.loader import load",
-    "if TYPE_CHECKING:\n    from ..runtime.loader import load",
-    "import_module('spectune.runtime.loader')",
-    "importlib.import_module('..runtime.loader', __package__)",
-    "importlib.import_module('..runtime.loader', package=__package__)",
+    "from ..runtime import load",
+    "from ..runtime.load import load as decode",
+    "def late():\n    from ..runtime.load import load",
+    "if TYPE_CHECKING:\n    from ..runtime.load import load",
+    "import_module('spectune.runtime.load')",
+    "importlib.import_module('..runtime.load', __package__)",
+    "importlib.import_module('..runtime.load', package=__package__)",
     "__import__('spectune.runtime')",
 ]
-OWN_ROOT = ["import runtime", "import errors", "from runtime.loader import load", "import_module('planner.tree')"]
+OWN_ROOT = ["import runtime", "import errors", "from runtime.load import load", "import_module('planner.tree')"]
 DOWNWARD = [
     "from .. import errors",
     "from ..errors import PlanError",
@@ -271,7 +271,7 @@ def heavy_of(*files: Path) -> dict[str, Path]:
 
 def test_what_decodes_is_seen_to_load_torch() -> None:
     assert {"torch", "transformers"} <= heavy_of(Path("tuning/profile.py")).keys()
-    assert heavy_of(Path("runtime/loader.py"))["torch"].parts[0] == "runtime"
+    assert heavy_of(Path("runtime/load.py"))["torch"].parts[0] == "runtime"
 
 
 @pytest.mark.parametrize("source", LATER)

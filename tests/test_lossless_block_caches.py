@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from spectune.planner.kernels.arrays import Ints
-from spectune.runtime.cache import FeatureCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.faults import Fault
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter_shapes import Kind
+from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
@@ -59,7 +59,7 @@ class Watched:
                 own = block._cache.states[:, slot, : block._cached[slot]]
                 self.own.append((sequence.index, own.clone()))
 
-        schedule = always(RoundSetup(policy=POLICIES[policy], drafter="it"))
+        schedule = always(StepConfig(policy=POLICIES[policy], drafter="it"))
         self.run: Run = run(tapped_for(TARGET, [BLOCKS[kind]]), REQUESTS, schedule, {"it": recorder}, watch=watch)
         self.drafts = recorder.rounds
         self.texts = [(*asked.prompt, *text) for asked, text in zip(REQUESTS, self.run.outputs, strict=True)]
@@ -148,7 +148,7 @@ def test_the_same_run_again_is_the_same_in_every_round(kind: Kind, policy: str) 
 def test_a_row_that_is_padded_behind_a_nearly_full_text_costs_nobody_a_draft(kind: Kind) -> None:
     """One sequence lags by 20 tokens of plain rounds when a prompt joins that leaves little room."""
     drafting: list[bool] = []
-    blocks = RoundSetup(policy=POLICIES["chain"], drafter="it")
+    blocks = StepConfig(policy=POLICIES["chain"], drafter="it")
     decoder = Decoder(
         tapped_for(TARGET, [BLOCKS[kind]]),
         {"it": BlockDrafter(BLOCKS[kind], slots=2, capacity=44)},

@@ -17,16 +17,16 @@ from spectune.planner.strategies.base import grow, results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import PromptTrace
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.features import GivenFeatures
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.block import Levels
 from spectune.runtime.models.drafter_shapes import Kind
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
@@ -63,7 +63,7 @@ def plain(temperature: float) -> list[tuple[int, ...]]:
 def test_trees_on_blocks_change_no_output(kind: Kind, policy: str, temperature: float) -> None:
     """T1; and T8: what is emitted is what was accepted and one token a round."""
     drafter = BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=POLICIES[policy], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES[policy], drafter="it"))
     requests = random_requests(7, tokens=14, temperature=temperature)
     found = run(tapped_for(TARGET, [BLOCKS[kind]]), requests, schedule, {"it": drafter})
     assert found.outputs == plain(temperature)
@@ -74,7 +74,7 @@ def test_trees_on_blocks_change_no_output(kind: Kind, policy: str, temperature: 
 def test_texts_that_stop_or_begin_with_one_token_end_where_the_target_ends_them(kind: Kind) -> None:
     """T7: a stop token inside a draft, and no room for a whole draft."""
     requests = ending_requests(plain(0.0))
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     drafters = {"it": BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)}
     found = run(tapped_for(TARGET, [BLOCKS[kind]]), requests, schedule, drafters)
     assert found.outputs == run(TARGET, requests, slots=1).outputs
@@ -94,7 +94,7 @@ class Oracle(BlockDrafter):
 
 def test_a_block_that_says_the_target_s_own_text_is_taken_whole() -> None:
     drafter = Oracle(BLOCKS["medusa"], slots=1, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=ChainPolicy(length=4), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=4), drafter="it"))
     found = run(
         tapped_for(TARGET, [BLOCKS["medusa"]]), random_requests(7, tokens=14), schedule, {"it": drafter}, slots=1
     )
@@ -117,10 +117,10 @@ def test_a_block_on_wrong_features_changes_no_output_but_drafts_otherwise(kind: 
         drafter = RecordingDrafter(made(BLOCKS[kind], slots=1, capacity=CAPACITY))
         target, schedule = (
             tapped_for(TARGET, [BLOCKS[kind]]),
-            always(RoundSetup(policy=POLICIES["chain"], drafter="it")),
+            always(StepConfig(policy=POLICIES["chain"], drafter="it")),
         )
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
-        drafter.drafter.attach(decoder._cache)  # type: ignore[attr-defined]
+        drafter.drafter.attach(decoder._cache)
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=14)] == plain(0.0)
         seen.append(drafter.rounds)
     assert seen[0] != seen[1]
@@ -155,7 +155,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePol
     compared = 0
     for (request, text), prompt in zip(texts(temperature), recorded(kind, temperature), strict=True):
         drafter, trace = Keeping(kind), trace_of(kind, (prompt,), temperature)
-        target, schedule = tapped_for(TARGET, [BLOCKS[kind]]), always(RoundSetup(policy=policy, drafter="it"))
+        target, schedule = tapped_for(TARGET, [BLOCKS[kind]]), always(StepConfig(policy=policy, drafter="it"))
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
         results = results_of(policy, recording_of(trace))
@@ -179,7 +179,7 @@ def test_a_replay_counts_the_rounds_that_decoding_runs(kind: Kind, policy: TreeP
     recording = recording_of(trace)
     replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafter = BlockDrafter(BLOCKS[kind], slots=1, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=policy, drafter="it"))
+    schedule = always(StepConfig(policy=policy, drafter="it"))
     asked = [request for request, _ in texts(0.0)]
     live = run(tapped_for(TARGET, [BLOCKS[kind]]), asked, schedule, {"it": drafter}, slots=1)
     assert replay.kept[:, 0].tolist() == [done.kept[0] for done in live.rounds]

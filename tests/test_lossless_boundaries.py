@@ -9,12 +9,12 @@ import pytest
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import (
     CAPACITY,
@@ -47,7 +47,7 @@ def oracle() -> RankedDrafter:
     return RankedDrafter(lambda s, depth: [truth()[len(s.emitted) + depth - 1]])
 
 
-CHAIN = always(RoundSetup(policy=ChainPolicy(length=6), drafter="it"))
+CHAIN = always(StepConfig(policy=ChainPolicy(length=6), drafter="it"))
 
 
 def first_new(place: int) -> int:
@@ -99,7 +99,7 @@ def test_a_prompt_of_one_token_decodes(kind: str) -> None:
 
 
 def test_a_lookup_that_finds_nothing_is_a_plain_round() -> None:
-    schedule = always(RoundSetup(policy=LookupPolicy(length=5, max_ngram=9, min_ngram=9), drafter="it"))
+    schedule = always(StepConfig(policy=LookupPolicy(length=5, max_ngram=9, min_ngram=9), drafter="it"))
     done = run(TARGET, [Request(prompt=PROMPT, max_new_tokens=8)], schedule, {"it": LookupDrafter()})
     assert done.outputs == [truth()[:8]]
     assert [(one.kept, one.verify_tokens) for one in done.rounds] == [([1], 1)] * 7
@@ -155,7 +155,7 @@ def test_a_drafter_with_fewer_places_than_its_target_costs_drafts_alone(kind: st
 def test_drafts_may_reach_beyond_the_places_of_a_lean_target(length: int) -> None:
     target = with_places(LLAMA, 40)
     requests = [Request(prompt=PROMPT, max_new_tokens=37), Request(prompt=PROMPT[:1], max_new_tokens=39)]
-    chain = always(RoundSetup(policy=ChainPolicy(length=length), drafter="it"))
+    chain = always(StepConfig(policy=ChainPolicy(length=length), drafter="it"))
     drafters = {"it": ModelDrafter(DRAFTER, slots=2, capacity=300)}
     done = run(target, requests, chain, drafters, slots=2, capacity=300)
     assert done.outputs == run(target, requests, capacity=300).outputs
@@ -170,13 +170,13 @@ def test_a_sequence_that_lags_far_behind_in_a_drafter_does_not_overwrite_its_nei
         Request(prompt=tuple(range(20)) * 3, max_new_tokens=8),
     ]
 
-    def schedule(batch: int, context: int) -> RoundSetup:
-        return RoundSetup(policy=POLICIES["chain"], drafter="it") if context >= 60 else PLAIN
+    def schedule(batch: int, context: int) -> StepConfig:
+        return StepConfig(policy=POLICIES["chain"], drafter="it") if context >= 60 else PLAIN
 
     drafters = {"it": ModelDrafter(DRAFTER, slots=2, capacity=74)}
     done = run(TARGET, requests, schedule, drafters, slots=2, capacity=80)
     assert done.outputs == run(TARGET, requests).outputs
-    assert max(one.fresh for one in done.rounds) > 35
+    assert max(one.uncached for one in done.rounds) > 35
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -229,7 +229,7 @@ def test_a_round_reports_what_the_drafter_had_to_read(kind: str) -> None:
     schedule, drafters = drafting(kind, drafter_for(kind, DRAFTER, 1))
     done = run(TARGET, [Request(prompt=PROMPT, max_new_tokens=20)], schedule, drafters, slots=1)
     before = [1, *(one.kept[0] for one in done.rounds[:-1])]
-    assert [one.fresh for one in done.rounds] == ([0] * len(before) if kind == "lookup" else before)
+    assert [one.uncached for one in done.rounds] == ([0] * len(before) if kind == "lookup" else before)
 
 
 def test_no_verify_feeds_more_than_its_policy_allows() -> None:

@@ -14,16 +14,17 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import StackDrafter
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, PADDED, POLICIES, RecordingDrafter, in_slots, run
 from .fresh_states import worst_difference
@@ -89,7 +90,7 @@ class Played:
     """What a run did."""
 
     outputs: list[tuple[int, ...]]
-    rounds: list[Round]
+    rounds: list[StepOutput]
     cancelled: set[int]
     drafts: list[list[tuple[int, int, set[tuple[int, ...]]]]]  # per round and sequence: index, emitted, paths
     cached: list[tuple[int, Tensor]]  # after every round and sequence: index, states of the target's cache
@@ -132,9 +133,9 @@ def played(case: Case, again: bool = False) -> Played:
     """Return what a run did; once more where asked for again."""
     recorder = RecordingDrafter(drafter_of(case))
     name = None if case.policy == "plain" else "it"
-    setup = RoundSetup(policy=WAYS[case.policy], drafter=name, run_tokens=PADDED if case.is_padded else ())
+    setup = StepConfig(policy=WAYS[case.policy], drafter=name, run_tokens=PADDED if case.is_padded else ())
     decoder = Decoder(TARGET, {"it": recorder}, always(setup), slots=case.batch, capacity=CAPACITY)
-    requests, sequences, rounds = wanted(case), list[Sequence](), list[Round]()
+    requests, sequences, rounds = wanted(case), list[Sequence](), list[StepOutput]()
     cancelled, cached = set[int](), list[tuple[int, Tensor]]()
     while len(sequences) < len(requests) or decoder.running:
         while decoder.has_room and len(sequences) < due(case, decoder, len(rounds), len(sequences), len(requests)):

@@ -23,14 +23,14 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.exit import DOWN, ExitModel
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
@@ -59,7 +59,7 @@ def drafted(
 ) -> Run:
     drafters = {"it": ExitDrafter(model, slots=3, capacity=CAPACITY, on_device=on_device)}
     requests = random_requests(7, tokens=14, temperature=temperature)
-    return run(TARGET, requests, always(RoundSetup(policy=policy, drafter="it")), drafters)
+    return run(TARGET, requests, always(StepConfig(policy=policy, drafter="it")), drafters)
 
 
 @crossed(kind=TREES, temperature=(0.0, 0.8), on_device=(False, True))
@@ -88,14 +88,14 @@ def test_an_exit_whose_target_adds_nothing_behind_it_is_always_right() -> None:
     weights[DOWN] = torch.zeros_like(weights[DOWN])
     requests = [r for r in random_requests(44, tokens=17) if r.max_new_tokens == 17]
     drafters = {"it": ExitDrafter(tiny_exit(target, weights, 2), slots=3, capacity=CAPACITY)}
-    found = run(target, requests, always(RoundSetup(policy=ChainPolicy(length=3), drafter="it")), drafters)
+    found = run(target, requests, always(StepConfig(policy=ChainPolicy(length=3), drafter="it")), drafters)
     assert len(requests) == 11 and {kept for done in found.rounds for kept in done.kept} == {4}
 
 
 @pytest.mark.parametrize("kind", TREES)
 def test_after_every_round_the_shared_cache_is_a_fresh_prefill(kind: str) -> None:
     """T5: what is drafted is written behind the committed text alone, and nothing of it stays."""
-    schedule = always(RoundSetup(policy=POLICIES[kind], drafter="it", run_tokens=PADDED))
+    schedule = always(StepConfig(policy=POLICIES[kind], drafter="it", run_tokens=PADDED))
     seen: list[tuple[int, Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
@@ -125,7 +125,7 @@ def test_texts_that_stop_or_begin_with_one_token_end_where_the_target_ends_them(
         Request(prompt=(index % 24,), max_new_tokens=1 + 3 * index, stop=stop, seed=index) for index in range(5)
     ]
     drafters = {"it": ExitDrafter(EXIT, slots=3, capacity=CAPACITY)}
-    found = run(TARGET, requests, always(RoundSetup(policy=POLICIES["eagle2"], drafter="it")), drafters)
+    found = run(TARGET, requests, always(StepConfig(policy=POLICIES["eagle2"], drafter="it")), drafters)
     assert found.outputs == run(TARGET, requests, slots=1).outputs
 
 
@@ -140,7 +140,7 @@ def test_a_hybrid_on_an_exit_changes_no_output() -> None:
     policy = HybridPolicy(text=SuffixPolicy(length=4, min_match=2), model=ChainPolicy(length=3))
     drafters = {"it": HybridDrafter(ExitDrafter(EXIT, slots=3, capacity=CAPACITY))}
     requests = random_requests(7, tokens=40)
-    found = run(TARGET, requests, always(RoundSetup(policy=policy, drafter="it")), drafters)
+    found = run(TARGET, requests, always(StepConfig(policy=policy, drafter="it")), drafters)
     assert found.outputs == run(TARGET, requests).outputs
     assert len({bool(done.widths) for done in found.rounds}) == 2, "rounds with and without the exit"
 
@@ -156,7 +156,7 @@ def test_an_exit_that_wrote_into_the_committed_text_would_change_outputs() -> No
     """The control: the shared cache matters, and these tests see it."""
     requests = random_requests(7, tokens=14)
     drafters = {"it": Trespasser(EXIT, slots=1, capacity=CAPACITY)}
-    schedule = always(RoundSetup(policy=ChainPolicy(length=3), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=3), drafter="it"))
     assert run(TARGET, requests, schedule, drafters, slots=1).outputs != run(TARGET, requests, slots=1).outputs
 
 
@@ -192,6 +192,7 @@ REPLAYED: tuple[TreePolicy, ...] = (
 )
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 def test_a_replay_draws_the_trees_that_decoding_drew(policy: TreePolicy, temperature: float) -> None:
@@ -218,7 +219,7 @@ def test_a_replay_counts_the_rounds_that_decoding_runs(policy: TreePolicy) -> No
     replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafters = {"it": ExitDrafter(EXIT, slots=1, capacity=CAPACITY)}
     asked = [request for request, _ in texts(0.0)]
-    live = run(TARGET, asked, always(RoundSetup(policy=policy, drafter="it")), drafters, slots=1)
+    live = run(TARGET, asked, always(StepConfig(policy=policy, drafter="it")), drafters, slots=1)
     assert replay.kept[:, 0].tolist() == [done.kept[0] for done in live.rounds]
     assert [tuple(w for w in row if w) for row in replay.widths.tolist()] == [done.widths for done in live.rounds]
 
@@ -234,7 +235,7 @@ def test_a_recording_of_another_exit_replays_otherwise() -> None:
 
 
 def decoded_alone(drafter: ExitDrafter, request: Request, policy: TreePolicy) -> tuple[int, ...]:
-    schedule = always(RoundSetup(policy=policy, drafter="it"))
+    schedule = always(StepConfig(policy=policy, drafter="it"))
     decoder = Decoder(TARGET, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
     sequence = decoder.admit(request)
     while decoder.running:

@@ -13,13 +13,13 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import (
     BUSHY,
@@ -50,7 +50,7 @@ def test_the_target_as_its_own_drafter_is_always_right(family: str, policy: Tree
     per_round = policy.draft_forwards + 1
     requests = [r for r in random_requests(44, tokens=1 + 4 * per_round) if r.max_new_tokens == 1 + 4 * per_round]
     drafter = ModelDrafter(TARGETS[family], slots=3, capacity=CAPACITY)
-    done = run(TARGETS[family], requests, always(RoundSetup(policy=policy, drafter="it")), {"it": drafter})
+    done = run(TARGETS[family], requests, always(StepConfig(policy=policy, drafter="it")), {"it": drafter})
     assert len(requests) == 11 and {kept for one in done.rounds for kept in one.kept} == {per_round}
 
 
@@ -67,7 +67,7 @@ def test_the_true_token_is_found_at_any_rank_of_a_tree(rank: int, temperature: f
         return [*others[:rank], token, *others[rank:]]
 
     drafter = RankedDrafter(lambda s, depth: ranking(len(s.emitted) + depth - 1, s.index))
-    schedule = always(RoundSetup(policy=StaticPolicy(tree=tree), drafter="it"))
+    schedule = always(StepConfig(policy=StaticPolicy(tree=tree), drafter="it"))
     done = run(TARGETS["llama"], requests, schedule, {"it": drafter})
     assert done.outputs == truth
     assert {kept for one in done.rounds for kept in one.kept} == {3}
@@ -107,11 +107,11 @@ def test_after_every_round_the_drafters_cache_is_a_fresh_prefill(kind: str) -> N
     assert len(seen) > 20 and worst_difference(SKETCH, texts, seen) < 1e-9
 
 
-def alternating(batch: int, context: int) -> RoundSetup:
+def alternating(batch: int, context: int) -> StepConfig:
     """Change policy and drafter with the context, as a plan may."""
     kinds = (("chain", "a"), ("eagle2", "b"), ("lookup", "text"), ("static", "a"))
     kind, drafter = kinds[context // 5 % 4]
-    return RoundSetup(policy=POLICIES[kind], drafter=drafter)
+    return StepConfig(policy=POLICIES[kind], drafter=drafter)
 
 
 def test_policies_and_drafters_may_change_from_round_to_round() -> None:

@@ -15,16 +15,16 @@ from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.head import HeadDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
@@ -46,7 +46,7 @@ TREES = [name for name in POLICIES if name != "lookup"]
 
 def head_run(form: Form, kind: str, temperature: float, slots: int = 3) -> list[tuple[int, ...]]:
     drafter = HeadDrafter(HEADS[form], slots=slots, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=POLICIES[kind], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES[kind], drafter="it"))
     requests = random_requests(7, tokens=14, temperature=temperature)
     return run(tapped_for(TARGET, [HEADS[form]]), requests, schedule, {"it": drafter}, slots=slots).outputs
 
@@ -72,7 +72,7 @@ class Liar(HeadDrafter):
 
 def test_a_head_on_wrong_features_changes_no_output_but_drafts_otherwise() -> None:
     requests = random_requests(7, tokens=14)
-    schedule = always(RoundSetup(policy=POLICIES["chain"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["chain"], drafter="it"))
     seen = []
     for kind in (Liar, HeadDrafter):
         drafter = RecordingDrafter(kind(HEADS["eagle3"], slots=1, capacity=CAPACITY))
@@ -125,7 +125,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(form: Form, policy: TreePol
     compared = 0
     for (request, text), prompt in zip(texts(temperature), recorded(form, temperature), strict=True):
         drafter = Keeping(HEADS[form])
-        target, schedule = tapped_for(TARGET, [HEADS[form]]), always(RoundSetup(policy=policy, drafter="it"))
+        target, schedule = tapped_for(TARGET, [HEADS[form]]), always(StepConfig(policy=policy, drafter="it"))
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
         for length, live in drafter.drawn.items():

@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import GPTNeoXForCausalLM, LlamaForCausalLM
 
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import (
     PADDED,

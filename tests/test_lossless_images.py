@@ -19,20 +19,20 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.image_cache import ImageCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, Run, in_slots, run
 from .tiny_exits import exit_weights, tiny_exit
@@ -72,7 +72,7 @@ def theirs() -> list[tuple[int, ...]]:
 
 
 def drafted(policy: TreePolicy, drafter: Drafter, requests: Many[Request] = REQUESTS) -> Run:
-    return run(TARGET, shown(requests), always(RoundSetup(policy=policy, drafter="it")), {"it": drafter})
+    return run(TARGET, shown(requests), always(StepConfig(policy=policy, drafter="it")), {"it": drafter})
 
 
 def exit_drafter(on_device: bool | None = None) -> ExitDrafter:
@@ -92,6 +92,7 @@ def test_in_float32_too() -> None:
     assert found == [said_by_transformers(model, request) for request in requests]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", TREES)
 def test_trees_on_an_exit_change_no_output(kind: str, on_device: bool) -> None:
@@ -142,7 +143,7 @@ def test_after_every_round_the_shared_cache_is_a_fresh_prefill() -> None:
         for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     done = run(TARGET, requests, schedule, {"it": exit_drafter()}, watch=watch)
     texts = [(*request.prompt, *output) for request, output in zip(requests, done.outputs, strict=True)]
     worst = max(float((states - prefill(texts[index][: states.shape[1]])).abs().max()) for index, states in seen)
@@ -160,7 +161,7 @@ def prefill(text: tuple[int, ...]) -> torch.Tensor:
 
 
 def test_a_long_prompt_is_read_in_pieces_that_may_cut_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spectune.runtime.prefill.PREFILL_TOKENS", 3)
+    monkeypatch.setattr("spectune.runtime.engine.prefill.PREFILL_TOKENS", 3)
     assert run(TARGET, shown(REQUESTS)).outputs == theirs()
 
 
@@ -232,7 +233,7 @@ def test_a_head_with_a_table_of_its_own_reads_the_placeholder_for_an_image(form:
     weights = head_weights(form, like) | {"embed_tokens.weight": own}
     head = EagleHead(weights, HeadShape(form=form, config=layer_config(like), reads=READS[form]), TARGET)
     drafter = HeadDrafter(head, slots=3, capacity=CAPACITY)
-    target, schedule = tapped_for(TARGET, [head]), always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    target, schedule = tapped_for(TARGET, [head]), always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     done = run(target, shown(REQUESTS), schedule, {"it": drafter})
     assert done.outputs == theirs()
     assert not any(one.faults for one in done.rounds)

@@ -22,17 +22,17 @@ from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime import committed as committed_module
-from spectune.runtime import draws as draws_module
-from spectune.runtime import verifying as verifying_module
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine import acceptance as acceptance_module
+from spectune.runtime.engine import step as step_module
+from spectune.runtime.engine.acceptance import Acceptance, accept
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.prefill import Reading, read_on
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
-from spectune.runtime.walk import Acceptance, accept
+from spectune.runtime.sampling import sampler as draws_module
+from spectune.runtime.sampling.noise import gumbel
 
 from .decoded_runs import BUSHY
 from .tiny_models import perturbed, tiny_llama
@@ -62,12 +62,12 @@ class Crowd(Decoder):
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
         prompt = Sequence(Request(prompt=PROMPT[:-1], max_new_tokens=1), 0)
-        read_on(self._target, self._cache, Reading(prompt, slot=0), len(PROMPT))
+        read_on(self._target, self._cache, Prefill(prompt, slot=0), len(PROMPT))
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
         for index, request in enumerate(requests):
-            self._admission._batch.join(Sequence(request, index))
+            self._scheduler._batch.join(Sequence(request, index))
         return list(self.running)
 
 
@@ -88,7 +88,7 @@ def sampled(
     counts: Counter[Text] = Counter()
     for start in range(first_seed, first_seed + samples, SLOTS):
         drafter = kind(DRAFTER, slots=SLOTS, capacity=24)
-        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        schedule = always(StepConfig(policy=policy, drafter="it"))
         crowd = Crowd(TARGET, {"it": drafter}, schedule, slots=SLOTS, capacity=24)
         sequences = crowd.start(drafter, range(start, start + SLOTS))
         while crowd.running:
@@ -231,6 +231,6 @@ def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch
     def drawn_from(told: tuple[Tensor, Ints | None], sequences: Many[Sequence], depths: Ints) -> object:
         return verifier.draw(told[0], sequences, depths, told[1])
 
-    monkeypatch.setattr(verifying_module, "scored", lambda logits, _, paths: (logits, paths))
-    monkeypatch.setattr(verifying_module, "drawn_from", drawn_from)
-    monkeypatch.setattr(committed_module, "accept", verifier.accept)
+    monkeypatch.setattr(step_module, "scored", lambda logits, _, paths: (logits, paths))
+    monkeypatch.setattr(step_module, "drawn_from", drawn_from)
+    monkeypatch.setattr(acceptance_module, "accept", verifier.accept)

@@ -20,26 +20,26 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.faults import MOST_FAULTS, PATIENCE, Fault
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.level import StackLevel
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.drafting import Drafting
-from spectune.runtime.faults import MOST_FAULTS, PATIENCE, Fault
+from spectune.runtime.engine.drafting import Drafting
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.prefill import Prefill
 from spectune.runtime.models.block import BlockHead
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.prefill import Reading
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, in_slots, run
 from .fresh_states import worst_difference
@@ -192,13 +192,13 @@ class Chats:
 def played(case: Case, prefix_caching: bool = True) -> Played:
     """Decode all chats; turns join in the order in which they are asked."""
     way, done, chats = WAYS[case.way], Played(), Chats(case.temperature)
-    setup = PLAIN if way.drafter is None else RoundSetup(policy=way.policy, drafter="it")
+    setup = PLAIN if way.drafter is None else StepConfig(policy=way.policy, drafter="it")
     drafters = {} if way.drafter is None else {"it": way.drafter(case.slots + case.spare)}
     decoder = Decoder(
         tapped_for(TARGET, way.models), drafters, always(setup),
         slots=case.slots, spare_slots=case.spare, capacity=CAPACITY, prefix_caching=prefix_caching,
     )  # fmt: skip
-    reading: Reading | None = None
+    reading: Prefill | None = None
     rounds = 0
 
     def joined(sequence: Sequence) -> None:
@@ -286,7 +286,7 @@ class Served:
 
     def __init__(self, slots: int, drafter: Drafter | None = None, *, spare: int = 0) -> None:
         self.target = Counting(LLAMA)
-        setup = PLAIN if drafter is None else RoundSetup(policy=CHAIN, drafter="it")
+        setup = PLAIN if drafter is None else StepConfig(policy=CHAIN, drafter="it")
         drafters = {} if drafter is None else {"it": drafter}
         self.decoder = Decoder(
             self.target, drafters, always(setup),
@@ -424,7 +424,7 @@ def test_where_a_prompt_was_read_in_pieces_is_free_again() -> None:
     running = served.joined(text(1, 20), 30)
     reading = served.decoder.begin(Request(prompt=(*text(1, 20), *text(2, 9)), max_new_tokens=30))
     served.decoder.read_on(reading, 9)
-    assert [served.decoder._admission._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
+    assert [served.decoder._scheduler._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
     served.ended(running, reading.sequence)
 
 
@@ -449,7 +449,7 @@ def took_turns(
 
 
 def taking_turns(way: Way, *, prefix_caching: bool) -> list[tuple[int, list[int]]]:
-    setup = PLAIN if way.drafter is None else RoundSetup(policy=way.policy, drafter="it")
+    setup = PLAIN if way.drafter is None else StepConfig(policy=way.policy, drafter="it")
     drafters = {} if way.drafter is None else {"it": way.drafter(2)}
     return took_turns(
         Decoder(
@@ -484,7 +484,7 @@ def test_a_drafter_that_has_rested_knows_nothing_of_the_texts_that_came_meanwhil
     for prefix_caching in (True, False):
         drafter = Cramped(MODELS[1], slots=2, capacity=CAPACITY)
         decoder = Decoder(
-            TARGET, {"it": drafter}, always(RoundSetup(policy=CHAIN, drafter="it")),
+            TARGET, {"it": drafter}, always(StepConfig(policy=CHAIN, drafter="it")),
             slots=2, capacity=CAPACITY, prefix_caching=prefix_caching,
         )  # fmt: skip
         turns = took_turns(decoder, rounds=1)

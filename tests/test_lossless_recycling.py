@@ -17,15 +17,15 @@ from spectune.planner.strategies.base import grow, results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import PromptTrace
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.recycling import RecyclingDrafter
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
@@ -64,7 +64,7 @@ def plain(temperature: float) -> list[tuple[int, ...]]:
 def test_trees_of_recycled_tokens_change_no_output(policy: str, temperature: float) -> None:
     """T1; and T8: what is emitted is what was accepted and one token a round."""
     drafter = RecyclingDrafter(HEAD, slots=3, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=POLICIES[policy], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES[policy], drafter="it"))
     requests = random_requests(7, tokens=24, temperature=temperature)
     found = run(tapped_for(TARGET, [HEAD]), requests, schedule, {"it": drafter})
     assert found.outputs == plain(temperature)
@@ -75,7 +75,7 @@ def test_trees_of_recycled_tokens_change_no_output(policy: str, temperature: flo
 def test_texts_that_stop_or_begin_with_one_token_end_where_the_target_ends_them() -> None:
     """T7: a stop token inside a draft, and no room for a whole draft."""
     requests = ending_requests(plain(0.0))
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     drafters = {"it": RecyclingDrafter(HEAD, slots=3, capacity=CAPACITY)}
     found = run(tapped_for(TARGET, [HEAD]), requests, schedule, drafters)
     assert found.outputs == run(TARGET, requests, slots=1).outputs
@@ -86,7 +86,7 @@ def test_a_text_that_goes_in_circles_is_foretold_whole_once_it_has_gone_round() 
     llama = counting(8)
     target, head = LeanModel(llama), tiny_recycling(llama)
     drafter = RecyclingDrafter(head, slots=1, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=ChainPolicy(length=4), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=4), drafter="it"))
     request = Request(prompt=(5,), max_new_tokens=60)
     found = run(tapped_for(target, [head]), [request], schedule, {"it": drafter}, slots=1)
     assert found.outputs == [tuple((6 + place) % 8 for place in range(60))]
@@ -114,9 +114,9 @@ def test_wrong_features_change_no_output_but_the_drafts() -> None:
     seen = []
     for made in (Liar, RecyclingDrafter):
         drafter = RecordingDrafter(made(HEAD, slots=1, capacity=CAPACITY))
-        target, schedule = tapped_for(TARGET, [HEAD]), always(RoundSetup(policy=POLICIES["chain"], drafter="it"))
+        target, schedule = tapped_for(TARGET, [HEAD]), always(StepConfig(policy=POLICIES["chain"], drafter="it"))
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
-        drafter.drafter.attach(decoder._cache)  # type: ignore[attr-defined]
+        drafter.drafter.attach(decoder._cache)
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=24)] == plain(0.0)
         seen.append(drafter.rounds)
     assert seen[0] != seen[1]
@@ -139,7 +139,7 @@ def watched(policy: str) -> tuple[list[tuple[int, ...]], list[list[int]], Record
             assert own._cache.tokens[slot, :kept].tolist() == sequence.tokens[:kept]
 
     requests = random_requests(7, tokens=16, temperature=0.8)
-    schedule = always(RoundSetup(policy=POLICIES[policy], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES[policy], drafter="it"))
     done = run(tapped_for(TARGET, [HEAD]), requests, schedule, {"it": recorder}, watch=watch)
     return done.outputs, [each.kept for each in done.rounds], recorder, states, [texts[at] for at in sorted(texts)]
 
@@ -212,7 +212,7 @@ def mistaken(policy: TreePolicy, temperature: float, made: type[Keeping] = Keepi
     compared = wrong = right = 0
     for (request, text), prompt in zip(texts(temperature), recorded(temperature), strict=True):
         drafter, recording = made(), recording_of(trace_of("r", (prompt,), temperature))
-        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        schedule = always(StepConfig(policy=policy, drafter="it"))
         decoder = Decoder(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
         results = results_of(policy, recording)
@@ -247,7 +247,7 @@ def test_a_replay_counts_the_rounds_that_decoding_runs(policy: TreePolicy) -> No
     recording = recording_of(trace_of("r", recorded(0.0), 0.0))
     replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafter = RecyclingDrafter(HEAD, slots=1, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=policy, drafter="it"))
+    schedule = always(StepConfig(policy=policy, drafter="it"))
     asked = [request for request, _ in texts(0.0)]
     live = run(tapped_for(TARGET, [HEAD]), asked, schedule, {"it": drafter}, slots=1)
     assert replay.kept[:, 0].tolist() == [done.kept[0] for done in live.rounds]

@@ -12,11 +12,11 @@ import pytest
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.static import StaticPolicy
+from spectune.runtime.batch.sequence import Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import BUSHY
 from .test_lossless_law import Crowd, DroppedCorrection, SecondChance, Text, exact_law, install, p_value
@@ -47,7 +47,7 @@ def sampled(first_seed: int, samples: int, made: type[RecyclingDrafter] = Recycl
     counts: Counter[Text] = Counter()
     for start in range(first_seed, first_seed + samples, SLOTS):
         drafter = made(HEAD, slots=SLOTS, capacity=24)
-        schedule = always(RoundSetup(policy=TREE, drafter="it"))
+        schedule = always(StepConfig(policy=TREE, drafter="it"))
         crowd = Crowd(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=SLOTS, capacity=24)
         sequences = crowd.start(drafter, range(start, start + SLOTS))
         while crowd.running:

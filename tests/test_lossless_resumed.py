@@ -20,20 +20,21 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
-from spectune.runtime.cache import FeatureCache, KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import Schedule, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.anatomy import LayerWeights
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput, LeftStates
+from spectune.runtime.models.kv_cache import FeatureCache, KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.places import Place
 from spectune.runtime.models.tapped import TappedModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY, PADDED, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
@@ -52,7 +53,7 @@ CHAIN = CHAINS[1]
 
 
 def resumed(chain: ChainPolicy = CHAIN, **setup: tuple[int, ...]) -> Schedule:
-    return always(RoundSetup(policy=ResumedPolicy(draft=chain), drafter="it", **setup))
+    return always(StepConfig(policy=ResumedPolicy(draft=chain), drafter="it", **setup))
 
 
 def exit_drafter(model: ExitModel = EXIT, *, slots: int = 3, on_device: bool | None = None) -> ExitDrafter:
@@ -68,8 +69,8 @@ def plain(temperature: float = 0.0) -> list[tuple[int, ...]]:
     return run(TARGET, random_requests(7, tokens=14, temperature=temperature), slots=1).outputs
 
 
-def counts(done: Round) -> tuple[object, ...]:
-    return done.sequences, done.kept, done.widths, done.verify_tokens, done.fresh
+def counts(done: StepOutput) -> tuple[object, ...]:
+    return done.sequences, done.kept, done.widths, done.verify_tokens, done.uncached
 
 
 @pytest.mark.thinned
@@ -97,7 +98,7 @@ def test_in_float32_the_output_is_the_target_s_own() -> None:
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
 def test_rounds_are_those_of_the_chain_verified_whole(chain: ChainPolicy) -> None:
     requests = random_requests(7, tokens=14, temperature=0.8)
-    whole = always(RoundSetup(policy=chain, drafter="it"))
+    whole = always(StepConfig(policy=chain, drafter="it"))
     one, other = (run(TARGET, requests, way, {"it": exit_drafter()}) for way in (resumed(chain), whole))
     assert [counts(done) for done in one.rounds] == [counts(done) for done in other.rounds]
 
@@ -135,9 +136,9 @@ def test_rounds_of_other_kinds_may_come_between() -> None:
     kinds: list[TreePolicy] = [ResumedPolicy(draft=CHAINS[2]), PlainPolicy(), tree, CHAIN]
     turns = iter(range(10**6))
 
-    def schedule(batch: int, context: int) -> RoundSetup:
+    def schedule(batch: int, context: int) -> StepConfig:
         policy = kinds[next(turns) % len(kinds)]
-        return RoundSetup(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "it")
+        return StepConfig(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "it")
 
     found = run(TARGET, random_requests(7, tokens=14), schedule, {"it": HybridDrafter(exit_drafter())})
     assert found.outputs == plain()
@@ -171,7 +172,7 @@ def test_the_exit_s_layers_read_every_node_once(is_resumed: bool, monkeypatch: p
         return through(self, layer, hidden, attending, states, place)
 
     requests = [Request(prompt=(7,), max_new_tokens=14, seed=n) for n in range(3)]
-    schedule = resumed() if is_resumed else always(RoundSetup(policy=CHAIN, drafter="it"))
+    schedule = resumed() if is_resumed else always(StepConfig(policy=CHAIN, drafter="it"))
     monkeypatch.setattr(LeanModel, "through", counted)
     found = run(TARGET, requests, schedule, {"it": exit_drafter()})
     verified = sum(len(done.sequences) for done in found.rounds)
@@ -271,7 +272,7 @@ def test_states_that_are_kept_for_others_are_those_of_the_whole_verification(aft
     """As of a head or a classifier that decodes beside the exit; the exit writes those of its own layers."""
     target, seen = TappedModel(TARGET, after), list[Tensor]()
     requests = random_requests(4, tokens=12)
-    for way in (resumed(), always(RoundSetup(policy=CHAIN, drafter="it"))):
+    for way in (resumed(), always(StepConfig(policy=CHAIN, drafter="it"))):
         found = run(
             target,
             requests,

@@ -18,14 +18,14 @@ from spectune.planner.kernels.arrays import Ints
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime import verifying as verifying_module
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sampling, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.draws import scored
+from spectune.runtime.engine import step as step_module
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.prefill import Reading, read_on
-from spectune.runtime.requests import Request, Sampling, Sequence
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.sampling.sampler import scored
 
 from .decoded_runs import BUSHY, POLICIES, RankedDrafter, drafter_for, drafting, random_requests, run
 from .sampling_oracle import own_fields, processed_by_transformers
@@ -153,12 +153,12 @@ class Crowd(Decoder):
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
         prompt = Sequence(Request(prompt=PROMPT[:-1], max_new_tokens=1), 0)
-        read_on(self._target, self._cache, Reading(prompt, slot=0), len(PROMPT))
+        read_on(self._target, self._cache, Prefill(prompt, slot=0), len(PROMPT))
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, seed=seed, **own_fields(LAW)) for seed in seeds]
         for index, request in enumerate(requests):
-            self._admission._batch.join(Sequence(request, index))
+            self._scheduler._batch.join(Sequence(request, index))
         return list(self.running)
 
 
@@ -167,7 +167,7 @@ def sampled(policy: TreePolicy, first_seed: int, samples: int) -> Counter[Text]:
     counts: Counter[Text] = Counter()
     for start in range(first_seed, first_seed + samples, SLOTS):
         drafter = ModelDrafter(TOY_DRAFTER, slots=SLOTS, capacity=24)
-        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        schedule = always(StepConfig(policy=policy, drafter="it"))
         crowd = Crowd(TOY_TARGET, {"it": drafter}, schedule, slots=SLOTS, capacity=24)
         sequences = crowd.start(drafter, range(start, start + SLOTS))
         while crowd.running:
@@ -214,5 +214,5 @@ def test_a_verifier_that_penalises_the_committed_text_alone_is_caught(
     def without_paths(logits: Tensor, sequences: Many[Sequence], paths: Ints | None) -> Tensor:
         return scored(logits, sequences)
 
-    monkeypatch.setattr(verifying_module, "scored", without_paths)
+    monkeypatch.setattr(step_module, "scored", without_paths)
     assert p_value(sampled(TREES[kind], 0, 10_000), exact_law(LAW)) < 1e-6

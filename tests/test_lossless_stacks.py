@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 
 from spectune.planner.strategies.stack import StackPolicy, stack_name
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 
 from .decoded_runs import Run, random_requests, run
 from .pairwise import crossed
@@ -39,7 +39,7 @@ def decoded(
     target: CausalModel = TARGET,
 ) -> Run:
     """Decode with a stack in the room that a round needs and no more; nothing may fail on the way."""
-    setup = RoundSetup(policy=policy, drafter=stack_name(policy))
+    setup = StepConfig(policy=policy, drafter=stack_name(policy))
     capacity = max(len(r.prompt) + r.max_new_tokens for r in requests) + draft_room([setup], slots)
     drafters = {stack_name(policy): stack_drafter(policy, models, slots=slots, capacity=capacity)}
     done = run(target, requests, always(setup), drafters, slots=slots, capacity=capacity)
@@ -99,6 +99,7 @@ def handed_up(lengths: Many[int]) -> int:
     return per_forward * -(-lengths[0] // per_forward)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
 @pytest.mark.parametrize("lengths", [(4,), (4, 2), (7, 2), (5, 3, 2), (6, 6, 1)])
 def test_a_stack_of_the_target_itself_is_accepted_whole(lengths: tuple[int, ...], penalty: float) -> None:
@@ -117,16 +118,16 @@ def test_a_sequence_that_lags_far_behind_overwrites_no_neighbour() -> None:
         Request(prompt=(3,), max_new_tokens=40),
         Request(prompt=tuple(range(20)) * 3, max_new_tokens=8),
     ]
-    setup = RoundSetup(policy=policy, drafter=stack_name(policy))
+    setup = StepConfig(policy=policy, drafter=stack_name(policy))
 
-    def schedule(batch: int, context: int) -> RoundSetup:
+    def schedule(batch: int, context: int) -> StepConfig:
         return setup if context >= 60 else PLAIN
 
     capacity = 68 + draft_room([setup], 2)
     drafters = {stack_name(policy): stack_drafter(policy, MODELS, slots=2, capacity=capacity)}
     done = run(TARGET, requests, schedule, drafters, slots=2, capacity=capacity)
     assert done.outputs == run(TARGET, requests).outputs
-    assert max(one.fresh for one in done.rounds) > 30
+    assert max(one.uncached for one in done.rounds) > 30
     assert not any(one.faults for one in done.rounds)
 
 

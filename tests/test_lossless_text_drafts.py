@@ -22,16 +22,16 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.text import batch_of
-from spectune.runtime import committed as committed_module
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import Schedule, StepConfig, always
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine import acceptance as acceptance_module
+from spectune.runtime.engine.acceptance import Acceptance
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, Schedule, always
-from spectune.runtime.walk import Acceptance
 
 from .decoded_runs import BUSHY, CAPACITY, PADDED, RecordingDrafter, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
@@ -70,7 +70,7 @@ HYBRIDS = {
 
 
 def drafting(name: str, **setup: tuple[int, ...]) -> Schedule:
-    return always(RoundSetup(policy=POLICIES[name], drafter="it", **setup))
+    return always(StepConfig(policy=POLICIES[name], drafter="it", **setup))
 
 
 def decoded(name: str, requests: Many[Request], slots: int = 3, **setup: tuple[int, ...]) -> Run:
@@ -123,7 +123,7 @@ def test_a_decoder_that_takes_drafts_unseen_is_found_out(monkeypatch: pytest.Mon
         return Acceptance(nodes=nodes, drawn=[*drawn, draws[nodes[-1]]])
 
     right = plain(0.8)
-    monkeypatch.setattr(committed_module, "accept", take_first_path)
+    monkeypatch.setattr(acceptance_module, "accept", take_first_path)
     for name in POLICIES:
         assert decoded(name, some_requests(0.8)).outputs != right
 
@@ -226,7 +226,7 @@ def hybrid_of(model: CausalModel, slots: int) -> HybridDrafter:
 
 @crossed(name=HYBRIDS, slots=(1, 3, 8), temperature=(0.0, 0.8))
 def test_a_hybrid_changes_no_output(name: str, slots: int, temperature: float) -> None:
-    schedule = always(RoundSetup(policy=HYBRIDS[name], drafter="it"))
+    schedule = always(StepConfig(policy=HYBRIDS[name], drafter="it"))
     drafter = hybrid_of(LeanModel(perturbed(LLAMA, 0.06)), slots)
     done = run(TARGET, some_requests(temperature), schedule, {"it": drafter}, slots=slots)
     assert done.outputs == plain(temperature)
@@ -236,14 +236,14 @@ def test_a_hybrid_changes_no_output(name: str, slots: int, temperature: float) -
 
 
 def test_a_hybrid_whose_model_is_garbage_changes_no_output() -> None:
-    schedule = always(RoundSetup(policy=HYBRIDS["tree"], drafter="it"))
+    schedule = always(StepConfig(policy=HYBRIDS["tree"], drafter="it"))
     drafter = hybrid_of(LeanModel(tiny_llama(layers=1, seed=99)), 3)
     assert run(TARGET, some_requests(0.8), schedule, {"it": drafter}).outputs == plain(0.8)
 
 
 def test_a_hybrid_drafter_drafts_all_that_its_model_does() -> None:
     model = LeanModel(perturbed(LLAMA, 0.06))
-    schedule = always(RoundSetup(policy=ChainPolicy(length=3), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=3), drafter="it"))
     alone = run(TARGET, some_requests(0.8), schedule, {"it": ModelDrafter(model, slots=3, capacity=CAPACITY)})
     both = run(TARGET, some_requests(0.8), schedule, {"it": hybrid_of(model, 3)})
     assert [one.kept for one in both.rounds] == [one.kept for one in alone.rounds]
@@ -252,8 +252,8 @@ def test_a_hybrid_drafter_drafts_all_that_its_model_does() -> None:
 def test_policies_may_take_turns_on_one_text() -> None:
     names = list(POLICIES)
 
-    def schedule(batch: int, context: int) -> RoundSetup:
-        return RoundSetup(policy=POLICIES[names[context % len(names)]], drafter="it")
+    def schedule(batch: int, context: int) -> StepConfig:
+        return StepConfig(policy=POLICIES[names[context % len(names)]], drafter="it")
 
     done = run(TARGET, some_requests(0.8), schedule, {"it": LookupDrafter()})
     assert done.outputs == plain(0.8)

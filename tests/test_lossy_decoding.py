@@ -15,14 +15,15 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.lossy import LossyDraft
 from spectune.planner.strategies.stack import StackPolicy, stack_name
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.feed import Feed
-from spectune.runtime.lossy import accept_loosely, entropies_of
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.fly import accept_loosely, entropies_of
+from spectune.runtime.engine.step_output import StepOutput
 
 from .decoded_runs import CAPACITY, random_requests
 from .lossy_rules import fly_accept
@@ -44,7 +45,7 @@ def decoded(
     *,
     slots: int = 3,
     allow_lossy: bool = True,
-) -> tuple[list[Sequence], list[Round]]:
+) -> tuple[list[Sequence], list[StepOutput]]:
     """Decode requests by one policy of the small drafter."""
     draft = policy.draft if isinstance(policy, FlyPolicy) else policy
     drafter: Drafter
@@ -52,7 +53,7 @@ def decoded(
         name, drafter = stack_name(draft), stack_drafter(draft, MODELS, slots=slots, capacity=CAPACITY)
     else:
         name, drafter = "small", ModelDrafter(MODELS["small"], slots=slots, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=policy, drafter=name))
+    schedule = always(StepConfig(policy=policy, drafter=name))
     decoder = Decoder(TARGET, {name: drafter}, schedule, slots=slots, capacity=CAPACITY, allow_lossy=allow_lossy)
     feed, rounds = Feed(decoder, requests), []
     while feed.refill():

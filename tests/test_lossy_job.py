@@ -26,8 +26,8 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, answers_of, read_prompts
-from spectune.runtime.generator import Generator
-from spectune.runtime.loader import load
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.load import load
 from spectune.runtime.watch.watch import Watch
 from spectune.tuning.lossy import LossyRequest, mean_log_prob, measure_lossy
 from spectune.tuning.request import Models

@@ -12,7 +12,7 @@ import torch
 
 from spectune.errors import PlanError
 from spectune.planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches, expected_accepted
-from spectune.runtime.lossy import entropies_of
+from spectune.runtime.engine.fly import entropies_of
 
 from .lossy_rules import fly_accept
 

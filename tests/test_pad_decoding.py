@@ -16,16 +16,17 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lossy import LossyDraft
 from spectune.planner.strategies.pad import PadPolicy
 from spectune.planner.strategies.stack import StackPolicy, stack_name
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.pad import PivotJudge, Verified, accept_by_pivots
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.pivots import PivotClassifier, PivotNet, PivotShape
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.pad import PivotJudge, Verified, accept_by_pivots
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests
 from .lossy_rules import pad_accept
@@ -80,7 +81,7 @@ def decoded(
     judge: PivotJudge | None = JUDGE,
     keeps: Many[int] = (READS,),
     allow_lossy: bool = True,
-) -> tuple[list[Sequence], list[Round]]:
+) -> tuple[list[Sequence], list[StepOutput]]:
     """Decode requests by one policy of the small drafter."""
     draft = policy.draft if isinstance(policy, PadPolicy) else policy
     drafter: Drafter
@@ -91,7 +92,7 @@ def decoded(
     decoder = Decoder(
         tapped_for(TARGET, (), also=keeps),
         {name: drafter},
-        always(RoundSetup(policy=policy, drafter=name)),
+        always(StepConfig(policy=policy, drafter=name)),
         slots=slots,
         capacity=CAPACITY,
         allow_lossy=allow_lossy,

@@ -30,8 +30,8 @@ from spectune.planner.strategies.pad import PadPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.generator import Generator
-from spectune.runtime.loader import load
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.load import load
 from spectune.tuning.lossy import LossyRequest, measure_lossy
 from spectune.tuning.request import Models
 from spectune.tuning.validate import ValidateRequest, validate_stored

@@ -11,8 +11,8 @@ import torch
 
 from spectune.errors import ModelError, TrainingError
 from spectune.planner.lossy.quality import share_interval
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.generic import GenericModel
-from spectune.runtime.requests import Request
 from spectune.training.pad_labels import RejectedToken, RolloutSettings, harvest, pivots_of, utilities
 from spectune.training.pad_request import at_threshold, auroc, auroc_interval, threshold_of_recall
 

@@ -48,7 +48,7 @@ def drafted(tokens: list[int], policy: CachebackPolicy) -> list[Path]:
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), policies())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_tree_is_what_ordered_dictionaries_and_a_heap_find(tokens: list[int], policy: CachebackPolicy) -> None:
     assert drafted(tokens, policy) == slow_cacheback(tokens, policy)
 

@@ -68,10 +68,10 @@ TREES = """
 import numpy as np
 import torch
 from spectune.planner.records.draft import DraftBatch
-from spectune.runtime.faults import require_sound
-from spectune.runtime.fed_trees import FedTrees, prepare
+from spectune.runtime.batch.faults import require_sound
+from spectune.runtime.engine.tree_input import FedTrees, prepare
 from spectune.runtime.models.layout import Masks
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.batch.sequence import Request, Sequence
 
 cpu = torch.device("cpu")
 if {is_loaded}:
@@ -93,12 +93,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import HybridPolicy, StaticPolicy, SuffixPolicy
 from spectune.planner.strategies.texts import load_kernels
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 
 torch.manual_seed({seed})
 shape = dict(hidden_size={hidden}, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2)
@@ -109,7 +109,7 @@ policy = HybridPolicy(
     model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 1, 0, 0))),
 )
 drafters = dict(small=HybridDrafter(ModelDrafter(model, slots=2, capacity=64)))
-setup = RoundSetup(policy=policy, drafter="small")
+setup = StepConfig(policy=policy, drafter="small")
 decoder = Decoder(model, drafters, always(setup), slots=2, capacity=64)
 load_kernels([policy])
 for length in (5, 8):

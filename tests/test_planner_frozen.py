@@ -86,7 +86,7 @@ def test_a_table_holds_what_counters_find(corpus: list[int], leader: int, span: 
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), policies())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_tree_of_both_tables_is_what_dictionaries_and_a_heap_find(tokens: list[int], policy: CachebackPolicy) -> None:
     assert drafted(tokens, policy) == slow_cacheback(tokens, policy)
 

@@ -45,6 +45,7 @@ def ms(inputs: HierarchyInputs, hierarchy: Hierarchy) -> float:
     return exact_latency(inputs, hierarchy).ms_per_token
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_formula_equals_playing_the_hierarchy(seed: int, truncated: bool) -> None:
@@ -54,6 +55,7 @@ def test_the_formula_equals_playing_the_hierarchy(seed: int, truncated: bool) ->
     assert abs(exact_latency(inputs, hierarchy, truncated=truncated).ms_per_token - played) < 4 * error
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_formula_equals_playing_blocks_steps_host_times_and_reuse(seed: int, truncated: bool) -> None:
@@ -82,6 +84,7 @@ def test_the_formula_equals_playing_a_tree_on_the_top_edge(seed: int) -> None:
     assert abs(ms(inputs, hierarchy) - played) < 4 * error
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_formula_equals_bookkeeping_of_every_outcome(seed: int, truncated: bool) -> None:

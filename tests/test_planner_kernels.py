@@ -205,6 +205,7 @@ def test_any_stateless_policy_has_results(policy: TreePolicy) -> None:
         assert swept(results_of(policy, recorded), recorded) == grown(policy, recorded)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("batch", range(1, 6))
 def test_a_compiled_walk_replays_what_is_grown_round_by_round(policy: TreePolicy, batch: int) -> None:

@@ -51,6 +51,7 @@ def assert_same_rounds(fast: Replay, slow: Replay) -> None:
     assert not fast.widths[:, forwards:].any()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", range(1, 6))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_compiled_cast_decides_as_the_growth_does(seed: int, batch: int) -> None:
@@ -60,6 +61,7 @@ def test_compiled_cast_decides_as_the_growth_does(seed: int, batch: int) -> None
         assert fast.censored == slow.censored == 0
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_compiled_cast_keeps_what_the_growth_keeps_where_expansions_are_missing(seed: int, batch: int) -> None:

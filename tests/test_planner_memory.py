@@ -37,14 +37,14 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.configuration import architecture_of
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models import projection
 from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import room_for
 
 from .allocator import count_bytes
@@ -86,7 +86,7 @@ def test_a_lookup_adds_no_model() -> None:
 )
 def test_caches_are_as_long_as_the_decoder_makes_them(policy: TreePolicy, run_tokens: tuple[int, ...]) -> None:
     asked = Request(prompt=(1,) * 60, max_new_tokens=40, seed=0)  # 100 tokens of context at its end
-    setup = RoundSetup(policy=policy, drafter=None, run_tokens=run_tokens)
+    setup = StepConfig(policy=policy, drafter=None, run_tokens=run_tokens)
     alone = replace(KNOWN, footprints={TARGET.key: Footprint(weight_bytes=1, kv_bytes_per_token=1)})
     one = Cell(batch=1, context=100)
     assert memory_bytes(one, policy, None, alone, run_tokens) == 1 + room_for([asked], [setup], 1)
@@ -126,6 +126,7 @@ def test_a_footprint_of_nothing_is_refused(wrong: tuple[int, int]) -> None:
         Footprint(weight_bytes=wrong[0], kv_bytes_per_token=wrong[1])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", POLICIES)
 def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str, on_device: bool) -> None:
@@ -211,7 +212,7 @@ def test_halves_that_many_rows_are_multiplied_by_are_counted_as_they_are_widened
 
     held, load = count_bytes(build).left_bytes, load_of(Cell(batch=1, context=48), policy, run_tokens)
     requests = [Request(prompt=(7,) * 40, max_new_tokens=8, seed=seed) for seed in range(2)]
-    setup = always(RoundSetup(policy=policy, drafter=None, run_tokens=run_tokens))
+    setup = always(StepConfig(policy=policy, drafter=None, run_tokens=run_tokens))
     peak = count_bytes(lambda: run(models[0], requests, setup, slots=1, capacity=load.capacity)).peak_bytes
     footprint = footprint_of(architecture_of(config), "float32")
     told = peak_bytes(footprint, [], load, device_kind="cpu", is_sampled=False)
@@ -243,7 +244,7 @@ def test_the_peak_is_what_torchs_allocator_hands_out(policy: TreePolicy, batch: 
 
     def decode() -> None:
         drafters = {"it": ModelDrafter(small, slots=batch, capacity=load.capacity)} if drafts else {}
-        setup = RoundSetup(policy=policy, drafter="it" if drafts else None)
+        setup = StepConfig(policy=policy, drafter="it" if drafts else None)
         run(target, requests, always(setup), drafters, slots=batch, capacity=load.capacity)
 
     measured = held + drafts * small_held + count_bytes(decode).peak_bytes

@@ -28,13 +28,13 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.models import ctc, recycled
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.parts import drafter_parts, footprints_of
 from spectune.tuning.plan import solve_plan
 from spectune.tuning.request import PlanRequest
@@ -98,7 +98,7 @@ def measured(have: Pair, policy: TreePolicy, batch: int, prompt: int, temperatur
 
     def decode() -> None:
         drafter = model_drafter(have.drafter, slots=batch, capacity=load.capacity)
-        setup = always(RoundSetup(policy=policy, drafter="it"))
+        setup = always(StepConfig(policy=policy, drafter="it"))
         target = tapped_for(have.target, [have.drafter])
         run(target, requests, setup, {"it": drafter}, slots=batch, capacity=load.capacity)
 

@@ -25,14 +25,14 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.identity import identify, identify_config
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eyesight import eyesight_of, seeing_config
 from spectune.runtime.models.image_cache import IMAGES
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.parts import architecture_of, footprints_of
 
 from .allocator import count_bytes
@@ -121,7 +121,7 @@ def measured(have: Pair, policy: TreePolicy, batch: int, temperature: float = 0.
         holder = Holder()
         shown = show(have, requests, holder)
         drafters = {"it": ModelDrafter(have.drafter, slots=batch, capacity=load.capacity)} if drafts else {}
-        setup = always(RoundSetup(policy=policy, drafter="it" if drafts else None))
+        setup = always(StepConfig(policy=policy, drafter="it" if drafts else None))
         run(have.target, shown, setup, drafters, slots=batch, capacity=load.capacity)
 
     target, small = have.footprints

@@ -110,6 +110,7 @@ def cost(tokens: int) -> float:
     return 1.0 + 0.1 * tokens
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("policy", HANGING)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_rounds_of_captured_drafts_pay_for_all_layers(policy: TreePolicy, temperature: float) -> None:
@@ -125,6 +126,7 @@ def test_rounds_of_captured_drafts_pay_for_all_layers(policy: TreePolicy, temper
     assert captured.draft_ms > eager.draft_ms or ends_late
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("policy", HANGING)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_rounds_on_a_gpu_pay_for_what_runs_there(policy: TreePolicy, batch: int) -> None:

@@ -103,6 +103,7 @@ def test_a_sequence_of_a_batch_has_the_tree_it_has_alone(
             assert getattr(together, field)[row, :size].tolist() == getattr(alone, field)[0].tolist()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("nodes", [1, 5, 12, 30])
 @pytest.mark.parametrize("seed", range(5))
 def test_no_threshold_gives_the_best_tree_of_that_depth_there_is(seed: int, nodes: int) -> None:
@@ -116,6 +117,7 @@ def test_no_threshold_gives_the_best_tree_of_that_depth_there_is(seed: int, node
     assert set(drafted_paths(grow(policy, toy_scorer(seed, vocabulary=4), 1))) == {(), *truth}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("threshold", "max_depth"), [(0.5, 10), (0.2, 10), (0.05, 10), (0.05, 4), (0.0, 3), (0.9, 2)])
 def test_the_published_loop_draws_the_same_tree_one_forward_and_one_layer_of_depth_later(

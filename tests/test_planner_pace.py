@@ -13,6 +13,7 @@ from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.pricing.pace import PRIOR, PRIOR_PACES, pace_error
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.promise import DRIFT, errors_of
 from spectune.planner.search.search import solve
 
@@ -26,7 +27,13 @@ def told() -> PlanInputs:
 
 def planned(*paces: float) -> PlanCell:
     given_paces = replace(told(), paces=paces)
-    (cell,) = solve(given_paces, cells_of([1], [10]), created="2026-01-01T00:00:00Z", spectune="0.1").cells
+    (cell,) = solve(
+        given_paces,
+        cells_of([1], [10]),
+        created="2026-01-01T00:00:00Z",
+        spectune="0.1",
+        options=SearchOptions(trials=0),
+    ).cells
     return cell
 
 

@@ -15,6 +15,7 @@ from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.reasons.explain import cell_facts, chain_acceptance, explain_cell, explain_plan
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.naming import name_of
@@ -27,7 +28,13 @@ from .synthetic import Language, SkilledDrafter, every_node, inputs, record, tex
 def made() -> Plan:
     language = Language(3)
     trace = record(SkilledDrafter(language, 0.9), texts(language, 6, lambda text: 20), every_node(2, 3))
-    return solve(inputs(trace), cells_of([1, 3], [20, 100]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    return solve(
+        inputs(trace),
+        cells_of([1, 3], [20, 100]),
+        created="2026-01-01T00:00:00Z",
+        spectune="0.1",
+        options=SearchOptions(trials=0),
+    )
 
 
 def with_policy(policy: ChainPolicy, tokens_per_round: float) -> Plan:
@@ -233,7 +240,7 @@ class TestACellAtAContextBetweenCells:
         plan = self.plan(same=False)
         found = plan.at_context(plan.cells[1], 60)
         assert found.prediction.round_ms == pytest.approx(80.0 * 20.0 / 30.0)
-        assert (found.context, found.plain.round_ms) == (60, pytest.approx(20.0))
+        assert found.context == 60 and found.plain.round_ms == pytest.approx(20.0)
 
     def test_beyond_all_cells_and_at_a_cell_the_cells_own_holds(self) -> None:
         plan = self.plan(same=True)

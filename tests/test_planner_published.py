@@ -34,6 +34,7 @@ def value_of(acceptance: list[float], nodes: int, levels: int) -> float:
     return sequoia_tree(acceptance, [nodes], [1.0], 0.0, max_levels=levels).tokens_per_round
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("nodes", range(1, 11))
 @pytest.mark.parametrize("acceptance", VECTORS)
 def test_sequoias_values_equal_enumeration_of_all_ordered_trees(acceptance: list[float], nodes: int) -> None:

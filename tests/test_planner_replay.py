@@ -108,6 +108,7 @@ def assert_same_rounds(replay: Replay, log: Log) -> None:
     assert [[width for width in row if width] for row in replay.widths.tolist()] == log.widths
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("policy", INDEPENDENT, ids=lambda policy: policy.code)

@@ -19,6 +19,7 @@ from spectune.planner.pricing.worth import DecisionWorth
 from spectune.planner.reasons.explain import explain_cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
 from spectune.planner.search.promise import SurfaceErrors
 from spectune.planner.search.restricted import prices
@@ -61,7 +62,9 @@ def measured(resume_ms: float | None = CHEAP_MS) -> PlanInputs:
 
 @cache
 def solved(resume_ms: float | None) -> Plan:
-    return solve(measured(resume_ms), [CELL], created="2026-01-01T00:00:00Z", spectune="0.1")
+    return solve(
+        measured(resume_ms), [CELL], created="2026-01-01T00:00:00Z", spectune="0.1", options=SearchOptions(trials=0)
+    )
 
 
 def kinds(plan: Plan) -> set[str]:
@@ -99,7 +102,13 @@ def test_a_batch_that_was_not_timed_from_states_is_planned_without(failure: str 
         cells += [replace(cell, batch=3, repeats_ms=(), failure=failure) for cell in cells]
     lacking = replace(drafter, resume=replace(drafter.resume, measurements=tuple(cells)))
     asked = [replace(CELL, batch=1), CELL]
-    plan = solve(replace(found, drafters=(lacking,)), asked, created="2026-01-01T00:00:00Z", spectune="0.1")
+    plan = solve(
+        replace(found, drafters=(lacking,)),
+        asked,
+        created="2026-01-01T00:00:00Z",
+        spectune="0.1",
+        options=SearchOptions(trials=0),
+    )
     there, here = ({cell.policy.kind, *(other.policy.kind for other in cell.alternatives)} for cell in plan.cells)
     assert "resumed" in there and "resumed" not in here
     assert here == kinds(solved(None))

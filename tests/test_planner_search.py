@@ -43,6 +43,7 @@ def solved(found: PlanInputs, *cells: Cell) -> Plan:
     return solve(found, cells or (CELL,), created="2026-01-01T00:00:00Z", spectune="0.1")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     "policy",

@@ -19,9 +19,9 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.stack_replay import StackReplay, agreement_of, replay_stack
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
-from spectune.runtime.decoder import Round
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.drafters.base import Drafter
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import Recorder
@@ -48,7 +48,7 @@ def recorded(temperature: float) -> tuple[list[Request], dict[str, Recording]]:
     return requests, found
 
 
-class Watching:
+class Watching(Drafter):
     """A drafter whose drafts are kept."""
 
     forwards = 0
@@ -57,14 +57,14 @@ class Watching:
         self.drafter = drafter
         self.drafts: list[DraftBatch] = []
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        self.drafter.admit(slot, sequence)
+    def admit(self, slot: int, sequence: Sequence, held: int = 0) -> None:
+        self.drafter.admit(slot, sequence, held)
 
     def move(self, source: int, target: int) -> None:
         self.drafter.move(source, target)
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
-        return self.drafter.fresh(sequences)
+    def uncached(self, sequences: Many[Sequence]) -> int:
+        return self.drafter.uncached(sequences)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         self.drafts.append(self.drafter.draft(sequences, policy))
@@ -75,7 +75,7 @@ class Watching:
 class Decoded:
     """The rounds of a run whose slots were kept busy, and the drafts of each."""
 
-    rounds: list[Round]
+    rounds: list[StepOutput]
     drafts: list[DraftBatch]
 
 
@@ -102,7 +102,7 @@ def test_replay_emits_the_very_tokens_per_round_that_the_decoder_emits(
     replay, rounds = replayed(policy, batch, temperature).replay, decoded(policy, batch, temperature).rounds
     assert replay.kept.tolist() == [one.kept for one in rounds]
     assert replay.contexts.tolist() == [one.context for one in rounds]
-    assert replay.catch_up.tolist() == [one.fresh for one in rounds]
+    assert replay.catch_up.tolist() == [one.uncached for one in rounds]
     texts = len(recorded(temperature)[0])
     assert replay.texts.tolist() == [[index if index < texts else NOBODY for index in one.sequences] for one in rounds]
 

@@ -58,6 +58,7 @@ def best_by_enumeration(acceptance: list[list[float]], nodes: int) -> float:
     return max(value(shape, acceptance) for shape in all_shapes(nodes, len(acceptance[0])))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("nodes", range(1, 9))
 @pytest.mark.parametrize("acceptance", VECTORS[:4])
 def test_values_equal_enumeration_of_all_trees(acceptance: list[float], nodes: int) -> None:
@@ -65,6 +66,7 @@ def test_values_equal_enumeration_of_all_trees(acceptance: list[float], nodes: i
     assert best_tree_values(acceptance, nodes)[nodes] == pytest.approx(truth, abs=1e-12)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("nodes", range(1, 8))
 @pytest.mark.parametrize("acceptance", VECTORS[4:])
 def test_values_equal_enumeration_when_a_later_child_is_likelier(acceptance: list[float], nodes: int) -> None:
@@ -72,6 +74,7 @@ def test_values_equal_enumeration_when_a_later_child_is_likelier(acceptance: lis
     assert best_tree_values(acceptance, nodes)[nodes] == pytest.approx(truth, abs=1e-12)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("nodes", range(1, 8))
 @pytest.mark.parametrize("acceptance", MATRICES)
 def test_values_by_rank_and_depth_equal_enumeration(acceptance: list[list[float]], nodes: int) -> None:
@@ -186,6 +189,7 @@ def test_a_nested_tree_beyond_the_last_is_refused() -> None:
         nested_trees([0.5, 0.2], 3).tree(4)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_best_static_tree_is_the_fastest_of_all_ordered_trees(kind: CurveKind, seed: int) -> None:
@@ -201,6 +205,7 @@ def test_the_best_static_tree_is_the_fastest_of_all_ordered_trees(kind: CurveKin
     assert found.ms_per_token == pytest.approx(min([verify[1], *rivals]))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_best_static_tree_pays_for_the_widths_of_its_layers(kind: CurveKind, seed: int) -> None:

@@ -62,7 +62,7 @@ def test_a_chain_is_what_a_scan_finds(tokens: list[int], policy: SuffixPolicy) -
 
 
 @given(TEXTS, TREES)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_a_tree_is_what_counting_by_scans_finds_node_for_node(tokens: list[int], policy: SuffixTreePolicy) -> None:
     assert paths_of(SuffixText().draft(policy, tokens)) == slow_suffix_tree(tokens, policy)
 

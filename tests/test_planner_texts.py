@@ -19,7 +19,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.text import TextPolicy, batch_of
 from spectune.planner.strategies.texts import Texts, TextState
-from spectune.runtime.faults import require_sound
+from spectune.runtime.batch.faults import require_sound
 
 POLICIES: tuple[TextPolicy, ...] = (
     LookupPolicy(length=3, max_ngram=3),
@@ -42,7 +42,7 @@ def assert_same(found: DraftBatch, expected: DraftBatch) -> None:
 
 
 @pytest.mark.parametrize("room", [4, 256])
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_they_draft_what_each_drafts_by_itself(room: int, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from spectune.runtime.batch.transfer import fetched, fetched_together, sent
 from spectune.runtime.models.graphed import CudaRecorder
-from spectune.runtime.transfer import fetched, fetched_together, sent
 
 from .pretended.cuda import MS_PER_OPERATION, pretended_gpu
 from .pretended.device import PLACE, PretendedGpu

@@ -17,17 +17,18 @@ from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
 from spectune.runtime.ahead.captured import CapturedRounds, Ends
 from spectune.runtime.ahead.state import Told
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 from spectune.runtime.watch.counters import is_timed
 
 from .ahead_runs import KINDS, LLAMA, SKETCH, TARGET, Captured, Watched, eagerly, plainly, setup_of, told
@@ -117,6 +118,7 @@ def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     assert captured.others == 0
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_likely", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_is_launched_before_the_one_before_it_is_read_or_committed(
@@ -201,14 +203,14 @@ def test_a_request_that_ends_at_once_disturbs_nothing() -> None:
     assert [tuple(sequence.emitted)] == plainly([sequence.request])
 
 
-def switching(batch: int, context: int) -> RoundSetup:
+def switching(batch: int, context: int) -> StepConfig:
     """Change policy and drafter with the context, as a plan may; some rounds cannot run ahead."""
     kinds = ("chain", "chain", "eagle2", "plain", "static", "lookup", "hybrid", "talon")
     kind = kinds[context // 4 % len(kinds)]
     if kind == "lookup":
-        return RoundSetup(policy=POLICIES["lookup"], drafter="text")
+        return StepConfig(policy=POLICIES["lookup"], drafter="text")
     if kind == "hybrid":
-        return RoundSetup(policy=HybridPolicy(text=SuffixPolicy(length=3), model=ChainPolicy(length=3)), drafter="it")
+        return StepConfig(policy=HybridPolicy(text=SuffixPolicy(length=3), model=ChainPolicy(length=3)), drafter="it")
     return setup_of(kind, run_tokens=PADDED if batch == 2 else ())
 
 
@@ -242,6 +244,7 @@ def test_a_capacity_that_just_suffices_suffices(kind: str) -> None:
     assert_same(captured.run(requests, always(setup)), expected, requests)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("tokens", [18, 19, 20, 21])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_round_ahead_writes_behind_the_end_of_a_cache(kind: str, tokens: int) -> None:
@@ -263,7 +266,7 @@ def test_recorded_rounds_read_nothing_on_the_host(kind: str) -> None:
             work.run()
 
 
-def lengths_of(done: Many[Round]) -> set[int]:
+def lengths_of(done: Many[StepOutput]) -> set[int]:
     return {kept for one in done for kept in one.kept}
 
 
@@ -330,8 +333,8 @@ def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request], target
         while decoder.running:
             done = decoder.step()
             assert not done.faults and is_timed(done)
-            assert decoder._ahead is not None
-            ahead += decoder._ahead._bet is not None
+            assert decoder._overlap._rounds is not None
+            ahead += decoder._overlap._rounds._bet is not None
     finally:
         torch.cuda.set_sync_debug_mode("default")
     expected = run(target or on_gpu(0.0), requests).outputs

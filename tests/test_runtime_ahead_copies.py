@@ -21,16 +21,19 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.texts import TextState
-from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
 from spectune.runtime.ahead.captured import CapturedRounds, Ends, Launched
 from spectune.runtime.ahead.state import BatchState, Told
 from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch import sequence as text_module
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.sequence import Sequence as Decoded
+from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.trees import agree_with_end
@@ -41,9 +44,6 @@ from spectune.runtime.models.kernels.text_runs import HeldTexts
 from spectune.runtime.models.kernels.text_trees import LONGEST, MOST_PLACES, Growing, grow_behind
 from spectune.runtime.models.kernels.tree_sight import bits_of_parents
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.requests import Sequence as Decoded
-from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
 from .decoded_runs import CAPACITY, PADDED, Run, in_slots, random_requests, run
@@ -89,10 +89,10 @@ def _the_cpu_grows_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     let_the_cpu_grow_trees(monkeypatch)
 
 
-def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
+def setup_of(kind: str, **more: tuple[int, ...]) -> StepConfig:
     """Return how rounds copy: alone, or else a model drafts."""
     policy = TEXTS[kind] if kind in TEXTS else HYBRIDS[kind]
-    return RoundSetup(policy=policy, drafter="text" if kind in TEXTS else "hybrid", **more)
+    return StepConfig(policy=policy, drafter="text" if kind in TEXTS else "hybrid", **more)
 
 
 def drafters_of(model: ModelDrafter) -> dict[str, Drafter]:
@@ -204,7 +204,7 @@ def test_a_hybrid_s_model_that_has_fallen_behind_reads_first_and_runs_ahead(kind
     hybrid = [one for one in found.rounds if one.setup != PLAIN]
     assert found.outputs == plainly(requests) and not any(one.faults for one in found.rounds)
     assert hybrid and all(one.is_ahead and one.widths for one in hybrid)
-    assert max(one.fresh for one in hybrid) > HYBRIDS[kind].max_verify_tokens
+    assert max(one.uncached for one in hybrid) > HYBRIDS[kind].max_verify_tokens
 
 
 def test_a_model_that_fails_to_read_what_it_lacks_is_told_of_and_asked_again() -> None:

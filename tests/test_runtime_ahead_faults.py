@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spectune.runtime.decoder import Round
-from spectune.runtime.faults import MOST_FAULTS
+from spectune.runtime.batch.faults import MOST_FAULTS
+from spectune.runtime.batch.step_config import always
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import always
 
 from .ahead_runs import KINDS, SKETCH, Captured, eagerly, plainly, setup_of, told
 from .decoded_runs import Run, random_requests
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.lossless
 REQUESTS = random_requests(5, tokens=20)
 
 
-def reasons(rounds: list[Round]) -> list[str]:
+def reasons(rounds: list[StepOutput]) -> list[str]:
     return [fault.reason for one in rounds for fault in one.faults]
 
 

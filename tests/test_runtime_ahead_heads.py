@@ -13,9 +13,11 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.models.eagle import parents_of
 from spectune.runtime.models.eagle_shape import Form
@@ -24,8 +26,6 @@ from spectune.runtime.models.graphed import GraphedModel, as_loaded
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.tapped import TappedModel, tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 
 from .ahead_runs import Watched, plainly, told
 from .decoded_runs import CAPACITY, POLICIES, Run, random_requests, run
@@ -44,8 +44,8 @@ KINDS = (*AHEAD, "talon", "opt-tree", "cast", "confident-chain")
 HYBRID = HybridPolicy(text=SuffixPolicy(length=4, min_match=2), model=Eagle2Policy(verify_tokens=10, depth=2, top_k=4))
 
 
-def setup_of(kind: str) -> RoundSetup:
-    return RoundSetup(policy=HYBRID if kind == "hybrid" else POLICIES[kind], drafter="it")
+def setup_of(kind: str) -> StepConfig:
+    return StepConfig(policy=HYBRID if kind == "hybrid" else POLICIES[kind], drafter="it")
 
 
 class CapturedHead:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import always
 
 from .ahead_runs import KINDS, Captured, eagerly, plainly, setup_of, told
 from .decoded_runs import CAPACITY, PADDED, random_requests

@@ -12,9 +12,9 @@ from transformers import GenerationConfig
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
 
 from .tiny_models import tiny_llama
 

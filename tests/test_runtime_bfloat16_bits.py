@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.kernel_parts import stacked
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 

@@ -11,16 +11,16 @@ import torch
 from spectune.errors import ModelError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.block import Block, Levels, MedusaHeads
 from spectune.runtime.models.ctc import Frames
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_blocks import (
@@ -66,7 +66,7 @@ class Listening(BlockDrafter):
 @pytest.mark.parametrize("slots", [1, 3])
 def test_what_is_said_in_rounds_is_what_the_formulas_say(kind: Kind, slots: int) -> None:
     drafter = Listening(kind, slots)
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     run(tapped_for(TARGET, [BLOCKS[kind]]), random_requests(5, tokens=10), schedule, {"it": drafter}, slots=slots)
     assert len(drafter.heard) > 5
     for texts, said in drafter.heard[::3]:
@@ -79,7 +79,7 @@ def test_what_is_said_in_rounds_is_what_the_formulas_say(kind: Kind, slots: int)
 def test_a_round_runs_one_forward_whatever_the_depth(kind: Kind) -> None:
     drafter = model_drafter(BLOCKS[kind], slots=1, capacity=CAPACITY)
     target = tapped_for(TARGET, [BLOCKS[kind]])
-    schedule = always(RoundSetup(policy=ChainPolicy(length=4), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=4), drafter="it"))
     decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
     decoder.admit(random_requests(1, tokens=12)[0])
     before = drafter.forwards
@@ -98,7 +98,7 @@ def test_a_draft_depends_on_the_committed_text_alone(kind: Kind) -> None:
     said: dict[tuple[int, ...], torch.Tensor] = {}
     for slots, policy in ((1, ChainPolicy(length=1)), (3, Eagle2Policy(verify_tokens=8, depth=2, top_k=3))):
         drafter = Listening(kind, slots)
-        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        schedule = always(StepConfig(policy=policy, drafter="it"))
         run(tapped_for(TARGET, [BLOCKS[kind]]), random_requests(4, tokens=12), schedule, {"it": drafter}, slots=slots)
         for texts, each in drafter.heard:
             for text, own in zip(texts, each, strict=True):
@@ -189,7 +189,7 @@ def test_a_penalty_is_felt_along_each_path(kind: Kind) -> None:
         Request(prompt=(1, 2, 3), max_new_tokens=14, repetition_penalty=1.8, temperature=0.7, seed=3),
         Request(prompt=(4, 2), max_new_tokens=14),
     ]
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     drafters = {"it": BlockDrafter(BLOCKS[kind], slots=2, capacity=CAPACITY)}
     drafted = run(tapped_for(TARGET, [BLOCKS[kind]]), asked, schedule, drafters, slots=2)
     assert drafted.outputs == run(TARGET, asked, slots=1).outputs

@@ -10,12 +10,12 @@ from starlette.testclient import TestClient
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
-from spectune.runtime.choice import Choice
-from spectune.runtime.generation import Completion, GenerationSettings
-from spectune.runtime.generator import Generator
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.detokenizer import Detokenizer, decoded
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.settings import Completion, GenerationSettings
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.transcript import Transcript, decoded
+from spectune.runtime.plan_choice import Choice
 from spectune.service.text.app import EndpointSettings, TextEndpoint
 
 from .fallback_tokenizer import fallback_tokenizer
@@ -52,7 +52,7 @@ def as_bytes(text: bytes) -> list[int]:
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
 def test_a_run_of_bytes_has_one_text_in_whatever_chunks_it_comes(run: bytes, text: str, size: int) -> None:
     tokens = [*WORDS, *as_bytes(run)]
-    transcript = Transcript(TOKENIZER, len(WORDS))
+    transcript = Detokenizer(TOKENIZER, len(WORDS))
     shown = [transcript.read(tokens[:count]) for count in range(len(WORDS) + size, len(tokens), size)]
     shown.append(transcript.finish(tokens))
     assert "".join(shown) == transcript.text == text
@@ -83,7 +83,7 @@ def generator(kind: str) -> Generator:
     cell = replace(plan.cells[0], policy=policy, drafter=name, run_tokens=tuple(range(policy.max_verify_tokens + 1)))
     plan = replace(plan, cells=(cell,), drafters=(("small", model("small")),))
     choice = Choice(plan=plan, source="file", reason="-")
-    return Generator(LeanModel(LLAMA), TOKENIZER, drafters, always(RoundSetup(policy=policy, drafter=name)), choice)
+    return Generator(LeanModel(LLAMA), TOKENIZER, drafters, always(StepConfig(policy=policy, drafter=name)), choice)
 
 
 def pieces_of(kind: str, settings: GenerationSettings) -> tuple[str, Completion]:

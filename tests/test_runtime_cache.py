@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spectune.errors import RequestError
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.models.kv_cache import KeyValueCache
 
 
 def numbered() -> KeyValueCache:

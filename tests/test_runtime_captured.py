@@ -15,18 +15,18 @@ from spectune.planner.strategies.base import LATE, MOST_CAPTURED, widths_on_gpu
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import Schedule, StepConfig, always, draft_room
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
 from spectune.runtime.growth.captured import CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, Schedule, always, draft_room
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
 from .pairwise import crossed
@@ -92,6 +92,7 @@ def test_a_whole_draft_is_one_replay(kind: str) -> None:
     assert len(recorder.recorded) < len(rounds) / 2
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize(
     "policy",
@@ -102,7 +103,7 @@ def test_a_whole_draft_is_one_replay(kind: str) -> None:
     ],
 )
 def test_a_whole_draft_asks_for_no_more_room_than_a_cache_is_made_with(policy: TreePolicy, slots: int) -> None:
-    setup, requests = RoundSetup(policy=policy, drafter="it"), random_requests(5, tokens=24)
+    setup, requests = StepConfig(policy=policy, drafter="it"), random_requests(5, tokens=24)
     longest = max(len(one.prompt) + one.max_new_tokens for one in requests)
     capacity = longest + draft_room([setup], slots)
     target, model = (graphed(PAIRS["llama"][place])[0] for place in range(2))
@@ -130,7 +131,7 @@ def test_a_stack_decodes_captured_as_it_does_eagerly() -> None:
         if is_captured:
             target, models = graphed(target)[0], {name: graphed(model)[0] for name, model in models.items()}
         drafter = stack_drafter(policy, models, slots=2, capacity=CAPACITY)
-        setup = RoundSetup(policy=policy, drafter="stack")
+        setup = StepConfig(policy=policy, drafter="stack")
         outputs.append(run(target, requests, always(setup), {"stack": drafter}, slots=2).outputs)
     assert outputs[0] == outputs[1] == run(PAIRS["llama"][0], requests).outputs
 

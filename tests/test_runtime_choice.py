@@ -19,11 +19,12 @@ from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import cells_of
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.records.device import GIB, Device
-from spectune.runtime.choice import Choice, choose_plan
-from spectune.runtime.ladder import is_near
+from spectune.runtime.device_match import is_near
+from spectune.runtime.plan_choice import Choice, choose_plan
 
 from .faulty_service import FaultyService, served
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
@@ -37,7 +38,13 @@ def solved() -> Plan:
     """Return a made-up plan."""
     language = Language(3)
     trace = record(SkilledDrafter(language, 0.95), texts(language, 4, lambda text: 8), every_node(1, 2))
-    return solve(inputs(trace), cells_of([1], [10]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    return solve(
+        inputs(trace),
+        cells_of([1], [10]),
+        created="2026-01-01T00:00:00Z",
+        spectune="0.1",
+        options=SearchOptions(trials=0),
+    )
 
 
 def plan_of(device: Device, created: str = "2026-01-01T00:00:00Z") -> Plan:

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime import device_draws
-from spectune.runtime.device_draws import FEW_KEPT, DeviceDraws, DrawKind, draws_ahead, kind_of
-from spectune.runtime.draws import draw
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.sampling import MOST_KEPT, draft_scores
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.sampling import captured_sampler as device_draws
+from spectune.runtime.sampling.captured_sampler import FEW_KEPT, DeviceDraws, DrawKind, draws_ahead, kind_of
+from spectune.runtime.sampling.filters import MOST_KEPT, draft_scores
+from spectune.runtime.sampling.sampler import draw
 
 pytestmark = pytest.mark.lossless
 CPU, VOCABULARY, NODES = torch.device("cpu"), 300, 5

@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy import stats
 
-from spectune.runtime.draws import draw
-from spectune.runtime.noise import gumbel, open_unit
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.sampling.noise import gumbel, open_unit
+from spectune.runtime.sampling.sampler import draw
 
 SEEDS = torch.arange(2000).unsqueeze(1)
 NOISE = gumbel(SEEDS, torch.arange(20), 8).double().numpy()  # (seeds, positions, tokens)

@@ -9,10 +9,10 @@ import pytest
 
 import spectune
 from spectune.errors import ModelError, RequestError
-from spectune.runtime.ends import end_tokens, special_ends
-from spectune.runtime.generation import GenerationSettings
+from spectune.runtime.engine.prompts import request_of
+from spectune.runtime.engine.settings import GenerationSettings
+from spectune.runtime.engine.stop_tokens import end_tokens, special_ends
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.prompt_ids import request_of
 
 from .tiny_family import END, byte_tokenizer, save_model
 

@@ -22,7 +22,7 @@ from spectune.runtime.engines.gguf_header import positions_of_gguf, shape_of_ggu
 from spectune.runtime.engines.measured import EngineLoad
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
-from .llama_program import say_ascii
+from .llama_program import convert_here, say_ascii
 from .tiny_family import save_model
 from .tiny_models import tiny_gpt2
 
@@ -94,7 +94,10 @@ def test_a_folder_whose_weights_are_not_those_of_its_configuration_is_not_conver
     assert not list(tmp_path.glob("small.gguf*"))
 
 
-def test_checkpoints_of_one_name_and_of_one_path_over_time_are_converted_apart(tmp_path: Path) -> None:
+def test_checkpoints_of_one_name_and_of_one_path_over_time_are_converted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_here(monkeypatch)
     final = [tmp_path / whose / "final" for whose in ("target", "small")]
     for seed, place in enumerate(final):
         place.mkdir(parents=True)

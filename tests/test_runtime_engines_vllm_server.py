@@ -23,10 +23,10 @@ from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.cpu import allowed_cores
 from spectune.profiler.prompt import Message, conversation
+from spectune.runtime.engine.prompts import chat_ids
 from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.runtime.engines.setting import Setting
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.prompt_ids import chat_ids
 
 from .engine_traces import followed
 from .fake_openai_server import said_behind

@@ -15,20 +15,20 @@ from spectune.errors import ModelError
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.profiler.records.model import ModelIdentity
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter, model_drafter
 from spectune.runtime.drafters.stack import named_stack
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import load_exit, require_drafter_of, role_of
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import DOWN, UP
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.shapes import runner_of
 from spectune.training.exit import save_exit
 
@@ -118,10 +118,11 @@ class Watching(ExitDrafter):
 
 def decoded(kind: str, *, on_device: bool | None = None) -> Watching:
     drafter = Watching(on_device=on_device)
-    run(TARGET, random_requests(5, tokens=10), always(RoundSetup(policy=POLICIES[kind], drafter="it")), {"it": drafter})
+    run(TARGET, random_requests(5, tokens=10), always(StepConfig(policy=POLICIES[kind], drafter="it")), {"it": drafter})
     return drafter
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", ["chain", "eagle2", "talon", "cast", "opt-tree", "static"])
 def test_every_node_of_every_tree_is_what_the_formula_ranks_so(kind: str, on_device: bool) -> None:
@@ -147,14 +148,14 @@ def test_a_proposal_is_a_function_of_the_committed_text_alone() -> None:
 
 
 def test_an_exit_reads_one_token_a_round_whoever_drafted_before() -> None:
-    def alternating(batch: int, context: int) -> RoundSetup:
-        drafted = RoundSetup(policy=POLICIES["chain"], drafter="it")
+    def alternating(batch: int, context: int) -> StepConfig:
+        drafted = StepConfig(policy=POLICIES["chain"], drafter="it")
         return drafted if context // 4 % 2 else PLAIN
 
     drafter = Watching()
     found = run(TARGET, random_requests(5, tokens=20), alternating, {"it": drafter})
     ran = [done for done in found.rounds if done.widths]
-    assert ran and {(done.fresh, done.widths[0]) for done in ran} == {(1, 1)}
+    assert ran and {(done.uncached, done.widths[0]) for done in ran} == {(1, 1)}
     assert drafter.forwards == sum(len(done.widths) for done in ran)
     assert found.outputs == run(TARGET, random_requests(5, tokens=20)).outputs
 
@@ -170,7 +171,7 @@ def test_an_exit_holds_no_cache_of_its_own() -> None:
 def test_an_exit_beside_a_head_drafts_on_the_tapped_cache() -> None:
     head = tiny_head("eagle3", LLAMA, head_weights("eagle3", LLAMA))
     drafters = {"it": ExitDrafter(EXIT, slots=3, capacity=CAPACITY)}
-    schedule, requests = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it")), random_requests(5, tokens=10)
+    schedule, requests = always(StepConfig(policy=POLICIES["eagle2"], drafter="it")), random_requests(5, tokens=10)
     both = run(tapped_for(TARGET, [head, EXIT]), requests, schedule, drafters)
     assert tapped_for(TARGET, [EXIT]) is TARGET
     assert [done.kept for done in both.rounds] == [done.kept for done in run_alone(requests).rounds]
@@ -178,7 +179,7 @@ def test_an_exit_beside_a_head_drafts_on_the_tapped_cache() -> None:
 
 def run_alone(requests: list[Request]) -> Run:
     drafters = {"it": ExitDrafter(EXIT, slots=3, capacity=CAPACITY)}
-    return run(TARGET, requests, always(RoundSetup(policy=POLICIES["eagle2"], drafter="it")), drafters)
+    return run(TARGET, requests, always(StepConfig(policy=POLICIES["eagle2"], drafter="it")), drafters)
 
 
 def test_a_view_of_the_first_layers_is_the_cache_itself() -> None:

@@ -23,10 +23,10 @@ from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.generator import Generator
-from spectune.runtime.loader import load
-from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import models_of
+from spectune.runtime.batch.step_config import StepConfig
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.fallbacks import models_of
+from spectune.runtime.load import load
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import Watch
 
@@ -254,5 +254,5 @@ def test_comparisons_with_plain_decoding_and_rivals_change_no_text(
 
 def test_a_stack_needs_all_of_its_models_and_no_lookup() -> None:
     stack = StackPolicy(drafters=("other", "small", "lookup"), lengths=(4, 2, 2))
-    assert models_of(RoundSetup(policy=stack, drafter="other+small+lookup")) == ("other", "small")
-    assert models_of(RoundSetup(policy=LookupPolicy(length=2, max_ngram=2), drafter="lookup")) == ()
+    assert models_of(StepConfig(policy=stack, drafter="other+small+lookup")) == ("other", "small")
+    assert models_of(StepConfig(policy=LookupPolicy(length=2, max_ngram=2), drafter="lookup")) == ()

@@ -17,14 +17,14 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.configuration import windows_of
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import BUSHY, CAPACITY, RankedDrafter, drafting, run
 from .tiny_models import FAMILIES, SIZES, WINDOW, generated, perturbed, plain_logits, random_model, tiny_model
@@ -216,19 +216,20 @@ def test_chains_longer_than_a_window_decode_to_what_transformers_generates(way: 
     requests, expected = continued(name)
     wrap = LeanModel if way == "lean" else GenericModel
     drafter = ModelDrafter(wrap(perturbed(original(name), 0.03)), slots=3, capacity=CAPACITY)
-    schedule = always(RoundSetup(policy=ChainPolicy(length=WINDOW + 2), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=WINDOW + 2), drafter="it"))
     done = run(wrapped(way, name), requests, schedule, {"it": drafter})
     assert done.outputs == expected
     assert max(kept for one in done.rounds for kept in one.kept) > 2  # some drafts were right
 
 
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize("policy", [ChainPolicy(length=WINDOW + 1), StaticPolicy(tree=BUSHY)])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_that_drafts_for_itself_is_always_right(name: str, policy: TreePolicy) -> None:
     model, (requests, expected) = wrapped("lean", name), continued(name)
     drafter = ModelDrafter(model, slots=3, capacity=CAPACITY)
-    done = run(model, requests, always(RoundSetup(policy=policy, drafter="it")), {"it": drafter})
+    done = run(model, requests, always(StepConfig(policy=policy, drafter="it")), {"it": drafter})
     per_round = policy.draft_forwards + 1
     assert done.outputs == expected
     assert {kept for one in done.rounds for kept in one.kept} == {per_round, (TOKENS - 1) % per_round}

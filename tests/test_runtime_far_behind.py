@@ -8,11 +8,11 @@ from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
 
 from .tiny_models import perturbed, tiny_llama, with_places
 

@@ -18,25 +18,26 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.faults import MOST_FAULTS, PATIENCE, is_out_of_memory, require_sound
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.faults import MOST_FAULTS, PATIENCE, is_out_of_memory, require_sound
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import BUSHY
 from .tiny_models import tiny_llama
 
 pytestmark = pytest.mark.lossless
 
-CHAIN = RoundSetup(policy=ChainPolicy(length=3), drafter="own")
+CHAIN = StepConfig(policy=ChainPolicy(length=3), drafter="own")
 ROOM = 60
 
 
@@ -56,8 +57,8 @@ def drafter() -> ModelDrafter:
 
 
 def decoded(
-    drafters: dict[str, Drafter], setup: RoundSetup = CHAIN, *, shortest_last: bool = False
-) -> tuple[list[list[int]], list[Round]]:
+    drafters: dict[str, Drafter], setup: StepConfig = CHAIN, *, shortest_last: bool = False
+) -> tuple[list[list[int]], list[StepOutput]]:
     """Return all texts of three requests in two slots, and the rounds; where the shortest is last, it moves."""
     decoder = Decoder(model(), drafters, always(setup), slots=2, capacity=ROOM)
     feed, rounds = Feed(decoder, requests()[::-1] if shortest_last else requests()), []
@@ -69,7 +70,7 @@ def decoded(
 PLAINLY = decoded({}, PLAIN)[0]
 
 
-def reasons(rounds: Many[Round]) -> list[str]:
+def reasons(rounds: Many[StepOutput]) -> list[str]:
     return [fault.reason for done in rounds for fault in done.faults]
 
 
@@ -207,7 +208,7 @@ def test_a_stack_one_of_whose_models_answers_nan_is_reported(place: int) -> None
     models = [model(1), NotANumber(tiny_llama(layers=1, seed=1).double())][:: 1 if place else -1]
     stack = StackPolicy(drafters=("upper", "lower"), lengths=(3, 2))
     drafter = stack_drafter(stack, dict(zip(("upper", "lower"), models, strict=True)), slots=2, capacity=ROOM)
-    texts, rounds = decoded({"upper+lower": drafter}, RoundSetup(policy=stack, drafter="upper+lower"))
+    texts, rounds = decoded({"upper+lower": drafter}, StepConfig(policy=stack, drafter="upper+lower"))
     assert texts == PLAINLY
     assert all("not numbers" in reason for reason in reasons(rounds)) and reasons(rounds)
 
@@ -269,10 +270,10 @@ def test_a_drafter_that_finds_no_memory_three_times_is_asked_again_once_some_tex
 
 def test_what_cannot_forget_a_text_that_it_has_not_taken_is_not_asked_again() -> None:
     class Lost(LookupDrafter):
-        def admit(self, slot: int, sequence: Sequence) -> None:
+        def admit(self, slot: int, sequence: Sequence, held: int = 0) -> None:
             raise MemoryError
 
-    setup = RoundSetup(policy=LookupPolicy(length=3), drafter="own")
+    setup = StepConfig(policy=LookupPolicy(length=3), drafter="own")
     texts, rounds = decoded({"own": Lost()}, setup)
     assert texts == PLAINLY and reasons(rounds) == ["MemoryError; it is not asked again"]
 
@@ -330,7 +331,7 @@ class Stiff(LeanModel):
 
 def test_a_tree_whose_keys_find_no_memory_to_move_is_committed_by_its_root_alone() -> None:
     policy = StaticPolicy(tree=BUSHY)
-    tree = RoundSetup(policy=policy, drafter="own", run_tokens=tuple(range(policy.max_verify_tokens + 1)))
+    tree = StepConfig(policy=policy, drafter="own", run_tokens=tuple(range(policy.max_verify_tokens + 1)))
     target = Stiff(tiny_llama(layers=2, seed=0).double())
     decoder = Decoder(target, {"own": drafter()}, always(tree), slots=2, capacity=ROOM)
     feed, rounds = Feed(decoder, requests()), []

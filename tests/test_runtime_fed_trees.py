@@ -10,13 +10,13 @@ import torch
 
 from spectune.planner.kernels.arrays import Ints
 from spectune.planner.records.draft import DraftBatch
-from spectune.runtime.committed import accepted, accepted_of
-from spectune.runtime.decoder import Decoder
-from spectune.runtime.fed_trees import FedTrees
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, always
+from spectune.runtime.engine.acceptance import accepted, accepted_of
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.tree_input import FedTrees
 from spectune.runtime.models.layout import Masks, ancestors, lay_out, widened
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, always
 
 from .tiny_models import tiny_llama
 
@@ -162,7 +162,7 @@ def test_the_numbers_of_a_tree_may_lie_anyhow(kind: str) -> None:
 
 def test_a_decoder_loads_its_kernels_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[torch.dtype] = []
-    monkeypatch.setattr("spectune.runtime.decoder.prepare", lambda dtype, device: prepared.append(dtype))
+    monkeypatch.setattr("spectune.runtime.engine.engine.prepare", lambda dtype, device: prepared.append(dtype))
     model = LeanModel(tiny_llama(layers=1, seed=0))
     Decoder(model, {}, always(PLAIN), slots=1, capacity=8)
     assert prepared == [model.dtype]

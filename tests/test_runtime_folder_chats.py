@@ -16,12 +16,12 @@ from transformers import PreTrainedTokenizerBase
 
 from spectune.errors import ModelError, RequestError
 from spectune.profiler.prompt import Message, conversation
+from spectune.runtime.engine.prompts import chat_ids
 from spectune.runtime.engines.chat_sandbox import ChatSandbox
 from spectune.runtime.engines.folder_chats import FolderChats, chats_of_folder, tokenizer_of
 from spectune.runtime.engines.loaded_chats import chats_of_target
 from spectune.runtime.engines.transformers_running import RunningTransformers
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.prompt_ids import chat_ids
 
 from .tiny_family import END, save_model, save_vocabulary
 

@@ -20,15 +20,15 @@ from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.prompts import Message
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Round
-from spectune.runtime.generation import Completion, GenerationOptions, GenerationSettings
-from spectune.runtime.generator import Generator
-from spectune.runtime.held import DecoderMaker, HeldDecoder
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.make_engine import DecoderMaker, HeldDecoder
+from spectune.runtime.engine.settings import Completion, GenerationOptions, GenerationSettings
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.plan_choice import Choice
 from spectune.runtime.watch.watch import Watch
 
 from .plans import plan_of
@@ -53,7 +53,7 @@ def generated(policy: TreePolicy | None) -> list[tuple[int, ...]]:
     if policy is not None:
         run_tokens = tuple(range(policy.max_verify_tokens + 1))
         cells = tuple(replace(cell, policy=policy, drafter="small", run_tokens=run_tokens) for cell in plan.cells)
-        schedule = always(RoundSetup(policy=policy, drafter="small"))
+        schedule = always(StepConfig(policy=policy, drafter="small"))
         choice = Choice(
             plan=replace(plan, cells=cells, drafters=(("small", model("small")),)), source="file", reason="a test"
         )
@@ -298,7 +298,7 @@ class Watcher:
     def __init__(self) -> None:
         self.reasons: set[str] = set()
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         self.reasons |= {fault.reason for fault in done.faults}
 
 
@@ -309,7 +309,7 @@ def planned_generator(policy: TreePolicy, drafters: dict[str, CausalModel], watc
     cells = tuple(replace(cell, policy=policy, drafter=name, run_tokens=run_tokens) for cell in plan.cells)
     plan = replace(plan, cells=cells, drafters=tuple((one, model(one)) for one in drafters))
     choice = Choice(plan=plan, source="file", reason="a test")
-    schedule = always(RoundSetup(policy=policy, drafter=name))
+    schedule = always(StepConfig(policy=policy, drafter=name))
     return Generator(LeanModel(TARGET), TOKENIZER, drafters, schedule, choice, watcher)
 
 
@@ -331,7 +331,7 @@ def two_drafters(target: LeanModel, drafters: Mapping[str, CausalModel], watcher
     )
     plan = replace(plan, cells=cells, drafters=tuple((one, model(one)) for one in drafters))
     choice = Choice(plan=plan, source="file", reason="a test")
-    setups = {cell.batch: RoundSetup(policy=policy, drafter=cell.drafter) for cell in plan.cells}
+    setups = {cell.batch: StepConfig(policy=policy, drafter=cell.drafter) for cell in plan.cells}
     return Generator(
         target, TOKENIZER, drafters, lambda batch, context: setups[1 if batch == 1 else 3], choice, watcher
     )
@@ -368,7 +368,7 @@ def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_n
 def test_caches_have_spare_slots_besides_those_that_run() -> None:
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
     decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(3, 40, spare_slots=2).decoder
-    assert decoder._cache.slots == 5 and decoder._admission._slots == 3
+    assert decoder._cache.slots == 5 and decoder._scheduler._slots == 3
 
 
 @pytest.mark.parametrize(("spare", "prefix_caching"), [(-1, True), (2, False)])

@@ -45,7 +45,7 @@ def assert_same_trees(draft: DraftBatch, reference: DraftBatch) -> None:
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data(), SEEDS, LEVELS, FLOORS, st.booleans())
 def test_trees_grown_as_tensors_are_the_planners(
     kind: str, data: st.DataObject, seeds: list[int], levels: int | None, floor: float | None, is_told: bool
@@ -56,7 +56,7 @@ def test_trees_grown_as_tensors_are_the_planners(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DRAWN if kind != "static"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data(), SEEDS, LEVELS, st.integers(1, 3), st.booleans())
 def test_a_vocabulary_smaller_than_what_is_asked_for_changes_nothing_of_it(
     kind: str, data: st.DataObject, seeds: list[int], levels: int | None, vocabulary: int, is_told: bool
@@ -67,7 +67,7 @@ def test_a_vocabulary_smaller_than_what_is_asked_for_changes_nothing_of_it(
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data(), SEEDS, LEVELS)
 def test_the_shapes_of_a_draft_do_not_depend_on_scores(
     kind: str, data: st.DataObject, seeds: list[int], levels: int | None
@@ -82,7 +82,7 @@ def test_the_shapes_of_a_draft_do_not_depend_on_scores(
 
 
 @pytest.mark.parametrize("kind", ["chain", "eagle2", "static"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data(), SEEDS)
 def test_policies_that_never_stop_early_run_the_planners_forwards(
     kind: str, data: st.DataObject, seeds: list[int]
@@ -92,7 +92,7 @@ def test_policies_that_never_stop_early_run_the_planners_forwards(
 
 
 @pytest.mark.parametrize("kind", ["confident-chain", "talon", "opt-tree", "cast"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data(), SEEDS, LEVELS)
 def test_a_host_that_is_told_at_once_runs_no_forward_in_vain(
     kind: str, data: st.DataObject, seeds: list[int], levels: int | None
@@ -125,7 +125,7 @@ def test_a_static_tree_of_ranks_beyond_the_vocabulary_is_refused() -> None:
         grow_on_device(policy, DeviceToyScorer(toy_scorer(1, vocabulary=6), is_told=False), 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SEEDS, st.floats(0.5, 3.0), st.integers(0, 3))
 def test_cast_verifies_what_is_never_drawn_before_what_the_batch_pruned(
     seeds: list[int], breadth: float, extra: int
@@ -146,7 +146,7 @@ def test_cast_verifies_what_is_never_drawn_before_what_the_batch_pruned(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DRAWN if kind != "talon"])  # whose layout is compact
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data(), SEEDS)
 def test_no_more_nodes_are_fed_than_a_cache_has_room_for(kind: str, data: st.DataObject, seeds: list[int]) -> None:
     policy = data.draw(DRAWN[kind])

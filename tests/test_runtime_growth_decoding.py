@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always, draft_room
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always, draft_room
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
 from .pairwise import crossed
@@ -85,7 +85,7 @@ def test_a_drafter_on_a_cpu_grows_on_the_host_unless_asked() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_trees_that_grow_as_tensors_fit_where_those_of_the_host_fit(kind: str) -> None:
     requests = random_requests(6, tokens=10)
-    setup = RoundSetup(policy=POLICIES[kind], drafter="it")
+    setup = StepConfig(policy=POLICIES[kind], drafter="it")
     capacity = max(len(r.prompt) + r.max_new_tokens for r in requests) + draft_room([setup], 3)
     drafter = ModelDrafter(DRAFTERS["llama"], slots=3, capacity=capacity, on_device=True)
     done = run(TARGETS["llama"], requests, always(setup), {"it": drafter}, capacity=capacity)

@@ -10,10 +10,10 @@ import torch
 
 from spectune.errors import RequestError
 from spectune.planner.records.ops import NumpyOps
-from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth.grow import TorchOps
 from spectune.runtime.growth.layout import LayerLayout
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import lay_out
 
 CPU = torch.device("cpu")

@@ -17,12 +17,12 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.growth.grow import grow_on_device
 from spectune.runtime.growth.scorer import News
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
 from .host_reads import HostReadError, NoHostReads
@@ -41,6 +41,7 @@ GROWN = {kind: policy for kind, policy in POLICIES.items() if kind != "lookup"}
 GROWN["cast by survival"] = calibrated(GROWN["cast"])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kind", GROWN)

@@ -12,15 +12,15 @@ from spectune.errors import ModelError
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel, tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_heads import DRAFTED, exact_logits, head_weights, tiny_head
@@ -48,7 +48,7 @@ class Watching(HeadDrafter):
 
 def decoded(form: Form, kind: str, *, on_device: bool | None = None, slots: int = 3) -> Watching:
     drafter = Watching(HEADS[form], slots=slots, on_device=on_device)
-    schedule = always(RoundSetup(policy=POLICIES[kind], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES[kind], drafter="it"))
     run(tapped_for(TARGET, [HEADS[form]]), random_requests(5, tokens=10), schedule, {"it": drafter}, slots=slots)
     return drafter
 
@@ -100,7 +100,7 @@ def test_two_heads_share_one_tap() -> None:
     target = tapped_for(TARGET, list(HEADS.values()))
     for form in FORMS:
         drafter = Watching(HEADS[form], slots=3)
-        schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+        schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
         run(target, random_requests(5, tokens=10), schedule, {"it": drafter})
         alone = decoded(form, "eagle2")
         assert [d.tokens.tolist() for _, d, _ in drafter.drawn] == [d.tokens.tolist() for _, d, _ in alone.drawn]

@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime import verifying
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.draws import draws_of
+from spectune.runtime.engine import step as step_module
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.forward import Draws
 from spectune.runtime.models.kernels.host_draws import drawn_from
 from spectune.runtime.models.kernels.host_noise import draw_noise
 from spectune.runtime.models.kernels.host_scores import BLOCK
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.sampling.noise import gumbel
+from spectune.runtime.sampling.sampler import draws_of
 
 from .decoded_runs import CAPACITY, Run, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama
@@ -110,7 +110,7 @@ def test_texts_are_those_that_torch_draws(
         replace(one, seed=place, **WAYS[place % len(WAYS)]) for place, one in enumerate(random_requests(7, tokens=20))
     ]
     by_kernels = decoded(kind, asked, slots, dtype)
-    monkeypatch.setattr(verifying, "bits_for_kernels", lambda logits: None)
+    monkeypatch.setattr(step_module, "bits_for_kernels", lambda logits: None)
     by_torch = decoded(kind, asked, slots, dtype)
     assert by_kernels.outputs == by_torch.outputs
     assert [one.kept for one in by_kernels.rounds] == [one.kept for one in by_torch.rounds]
@@ -143,5 +143,5 @@ def test_a_wrong_place_of_the_noise_is_found_out(monkeypatch: pytest.MonkeyPatch
         places, settings = draws_of(batch)
         return Draws(places + np.array([0, 1, 0]), settings)
 
-    monkeypatch.setattr(verifying, "draws_of", one_further)
+    monkeypatch.setattr(step_module, "draws_of", one_further)
     assert decoded("chain", asked, 1, torch.float32).outputs != right

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime.requests import Sampling
-from spectune.runtime.sampling import processed, with_min_p, with_top_k, with_top_p
+from spectune.runtime.batch.sequence import Sampling
+from spectune.runtime.sampling.filters import processed, with_min_p, with_top_k, with_top_p
 
 
 def scores_of(*shape: int, spread: float = 3.0) -> Tensor:

@@ -17,9 +17,11 @@ from spectune.errors import DeviceError, ModelError, RequestError
 from spectune.planner.records.image_ids import IMAGE_IDS, said
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
-from spectune.runtime.choice import plainly
-from spectune.runtime.generator import Generator
-from spectune.runtime.images import Image, ImagePrompt, ImageTokens, read_image
+from spectune.runtime.batch.images import Image, ImagePrompt, ImageTokens, read_image
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, always
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.prompts import prompt_ids
 from spectune.runtime.models.anatomy import anatomy_of
 from spectune.runtime.models.drafter import BlindModel, load_drafter
 from spectune.runtime.models.forward import CausalModel
@@ -30,9 +32,7 @@ from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.regime import CompiledModel
 from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.models.vision import Lens, lens_of
-from spectune.runtime.prompt_ids import prompt_ids
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, always
+from spectune.runtime.plan_choice import plainly
 
 from .repeated import graphed
 from .tiny_exits import exit_weights, tiny_exit

@@ -9,17 +9,18 @@ from unittest import mock
 
 import pytest
 
-from spectune.runtime import admission as admission_file
-from spectune.runtime import verifying as verifying_file
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafting import Drafting
-from spectune.runtime.faults import Fault
-from spectune.runtime.generation import Event, GenerationSettings
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.transcript import Transcript
-from spectune.runtime.verifying import Verifying
+from spectune.runtime.engine import scheduler as scheduler_file
+from spectune.runtime.engine.detokenizer import Detokenizer
+from spectune.runtime.engine.drafting import Drafting
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.scheduler import Scheduler
+from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.settings import Event, GenerationSettings
+from spectune.runtime.engine.step import TargetVerifier
+from spectune.runtime.engine.step_output import StepOutput
 
 from .pairwise import crossed
 from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted
@@ -27,17 +28,17 @@ from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, e
 pytestmark = pytest.mark.lossless
 
 PLACES: dict[str, tuple[object, str]] = {
-    "a prompt's first token is drawn": (admission_file, "draw"),
+    "a prompt's first token is drawn": (scheduler_file, "draw"),
     "a prompt is read": (Decoder, "read_on"),
     "a sequence joins": (Decoder, "admit"),
     "a request that has joined is taken off the waiting ones": (Session, "_welcome"),
     "drafters hear of sequences": (Drafting, "keep_up"),
     "drafters read along": (Drafting, "read_along"),
-    "drafts are verified": (Verifying, "verify"),
-    "a round is committed": (verifying_file, "commit"),
-    "texts are read": (Transcript, "read"),
-    "texts end": (Transcript, "finish"),
-    "a sequence leaves": (Decoder, "_leave"),
+    "drafts are verified": (TargetVerifier, "verify"),
+    "a round is committed": (scheduler_file, "commit"),
+    "texts are read": (Detokenizer, "read"),
+    "texts end": (Detokenizer, "finish"),
+    "a sequence leaves": (Scheduler, "leave"),
 }
 A_CACHE_MOVES = (ModelDrafter, "move")  # no session calls it whose drafts are copied from the text
 MOMENTS: dict[str, Callable[[int], int]] = {  # of so many calls
@@ -72,7 +73,7 @@ def faults_of(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
     faults: list[Fault] = []
     real = Decoder.step
 
-    def heard(decoder: Decoder, setup: RoundSetup | None = None) -> Round:
+    def heard(decoder: Decoder, setup: StepConfig | None = None) -> StepOutput:
         done = real(decoder, setup)
         faults.extend(done.faults)
         return done
@@ -121,7 +122,7 @@ def assert_nothing_is_lost(
     assert [done[handle].tokens for handle in short] == [alone(0).tokens[:1]] * 2
     for place in range(6):
         assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
-    assert not faults and session._decoder.is_faultless and session._decoder._admission._reading is None
+    assert not faults and session._decoder.is_faultless and session._decoder._scheduler._reading is None
 
 
 @crossed(kind=("chain", "lookup"), where=PLACES, moment=MOMENTS, is_done=(False, True))
@@ -131,6 +132,7 @@ def test_a_step_that_is_broken_off_loses_and_changes_nothing(
     assert_nothing_is_lost(monkeypatch, kind, PLACES[where], moment, is_done)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_step_that_is_broken_off_where_a_drafter_s_cache_moves_loses_nothing(
@@ -149,7 +151,7 @@ def test_a_target_that_has_no_memory_for_many_rounds_costs_no_drafter(monkeypatc
 
     for _ in range(5):
         with monkeypatch.context() as patched:
-            patched.setattr(Verifying, "verify", full)
+            patched.setattr(TargetVerifier, "verify", full)
             with pytest.raises(MemoryError):
                 session.step()
     events += list(session.events())
@@ -163,7 +165,7 @@ def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkey
     session = Session(decoder, TOKENIZER, longest=64)
     request = session._jobs[session.submit("not to be or", SETTINGS[0])].request
     reading = decoder.begin(request)
-    broken_off(monkeypatch, admission_file, "draw", 1)
+    broken_off(monkeypatch, scheduler_file, "draw", 1)
     with pytest.raises(KeyboardInterrupt):
         decoder.read_on(reading, 99)
     assert reading.left == len(request.prompt) and not decoder.running
@@ -175,7 +177,7 @@ def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkey
 def test_rounds_behind_a_prompt_that_a_device_still_reads_say_so(reads_behind: bool, expected: list[bool]) -> None:
     decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
     session = Session(decoder, TOKENIZER, longest=64)
-    decoder._admission._reads_behind = reads_behind  # as where the target lies on a GPU
+    decoder._scheduler._reads_behind = reads_behind  # as where the target lies on a GPU
     for _ in range(2):
         decoder.admit(session._jobs[session.submit("not to be or", SETTINGS[0])].request)
         assert [decoder.step().is_behind for _ in range(4)] == expected
@@ -185,7 +187,7 @@ def test_what_ended_in_a_step_that_was_broken_off_can_be_cancelled(monkeypatch: 
     session = generator("plain").session(slots=1, longest=64)
     (handle,) = submitted(session, range(1, 2))
     with monkeypatch.context() as patched:
-        broken_off(patched, Transcript, "finish", 1)
+        broken_off(patched, Detokenizer, "finish", 1)
         with pytest.raises(KeyboardInterrupt):
             list(session.events())
     session.cancel(handle)
@@ -198,16 +200,17 @@ def cancelled_and_stepped(session: Session, handle: int) -> None:
     session.step()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize(
     ("place", "owner", "name"),
     [
-        (0, Decoder, "_leave"),  # it is decoded, and its slot is given to another one
+        (0, Scheduler, "leave"),  # it is decoded, and its slot is given to another one
         (0, Drafting, "keep_up"),
         (0, ModelDrafter, "move"),
-        (0, Transcript, "finish"),
+        (0, Detokenizer, "finish"),
         (5, Session, "_abandon"),  # it waits
-        (5, Transcript, "finish"),
+        (5, Detokenizer, "finish"),
     ],
 )
 def test_a_request_whose_cancelling_is_broken_off_is_cancelled_by_the_next_step(

@@ -26,6 +26,7 @@ def ended(trees: Tensor, best: Tensor, starts: Tensor, state: Tensor, is_live: T
     return torch.cat((ends, moves.flatten()))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("room", [NODES, NODES + 3])
 @pytest.mark.parametrize("seed", range(5))
 def test_it_does_what_torch_does_in_many_launches(seed: int, room: int) -> None:

@@ -109,6 +109,7 @@ def go_on_with_noise(logits: Tensor, state: Tensor, record: Tensor, lines: Tenso
     go_on_behind(logits, state, torch.tensor(True, device=logits.device), record, noise)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("name", ["_best_of_chunk", "_noisy_best_of_chunk", "_best_of_all", "_go_on"])
 def test_they_compile(name: str, capability: int) -> None:

@@ -51,6 +51,7 @@ def assert_best(logits: Tensor, count: int) -> None:
     assert torch.allclose(log_probs, logits.double().log_softmax(-1).gather(1, expected), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("count", [1, 5, MOST_CHILDREN])
 @pytest.mark.parametrize("width", [1, 7, GROUP + 1, PART, PART + 1, 3 * PART - 5])
 def test_the_likeliest_of_every_row_are_found_in_order(width: int, count: int) -> None:

@@ -13,7 +13,7 @@ from spectune.runtime.models.kernels import gumbel as kernels
 from spectune.runtime.models.kernels.gumbel import CHUNK, FEW_NODES, WARPS, noise_behind
 from spectune.runtime.models.kernels.hashes import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
 from spectune.runtime.models.kernels.jitted import has_triton
-from spectune.runtime.noise import gumbel
+from spectune.runtime.sampling.noise import gumbel
 
 from .compiled_kernels import CAPABILITIES, compiled_for
 from .interpreted import launch
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(not has_triton(), reason="needs triton")
 SEEDS = torch.tensor([0, -1, 2**63 - 1, -(2**63), 123456789])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("vocabulary", [1, 24, CHUNK, 2 * CHUNK + 3])
 @pytest.mark.parametrize("places", [1, 4])
 def test_it_is_the_noise_of_the_host(places: int, vocabulary: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from spectune.runtime.models.kernels import nucleus
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.nucleus import TILE, WARPS, nucleus_of
-from spectune.runtime.sampling import with_top_p
+from spectune.runtime.sampling.filters import with_top_p
 
 from .compiled_kernels import CAPABILITIES, compiled_for
 from .interpreted import launch

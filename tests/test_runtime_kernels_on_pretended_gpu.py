@@ -19,10 +19,12 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
 from spectune.runtime.models import choices
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
@@ -32,8 +34,6 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.models.vocabulary import FittedModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 
 from .fused_forward import WIDE_TILES
 from .interpreted import HAS_GPU, launch
@@ -75,7 +75,7 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
         drafter = in_regime(head_on(device), regime)
         target = tapped_for(target, [drafter])
     assert regime == "eager" or target.attention == drafter.attention == TREE_ATTENTION
-    setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
+    setup = StepConfig(policy=WAYS[way], drafter=None if way == "plain" else "it")
     drafters = {"it": HybridDrafter(model_drafter(drafter, slots=2, capacity=32))}
     decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
     prompts = LOOPING if way == "trees of the text" else [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]

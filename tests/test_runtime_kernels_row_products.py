@@ -107,6 +107,7 @@ def test_every_shape_is_multiplied_to_its_edges(rows: int, tile: Tile, outs: int
         assert error(Case(rows=rows, outs=outs, width=width, prologue=prologue, dtype=dtype), tile) < tolerance
 
 
+@pytest.mark.thinned
 @needs_triton
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("prologue", PROLOGUES)
@@ -178,6 +179,7 @@ def test_tiles_are_for_rows_and_formats_that_the_kernel_takes(dtype: torch.dtype
     assert tiles_for(0, dtype) == tiles_for(LINES + 1, dtype) == ()
 
 
+@pytest.mark.thinned
 @needs_triton
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("is_gated", [False, True])

@@ -43,6 +43,7 @@ KERNELS: dict[str, tuple[DeviceFunction, int]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.skipif(not has_triton(), reason="needs triton")
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("name", KERNELS)

@@ -11,7 +11,7 @@ import pytest
 from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import NoPlanError, StoreAwayError
-from spectune.runtime.ladder import Wanted, find_plan
+from spectune.runtime.device_match import Wanted, find_plan
 
 from .filled_service import PLAN, add_plan
 from .fresh_store import fresh_store

@@ -9,14 +9,14 @@ import torch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.sampling.noise import gumbel
 from spectune.tuning.recording.text_pass import TextPass
 
 from .decoded_runs import CAPACITY, run
@@ -27,8 +27,8 @@ TARGET, DRAFTER = LeanModel(LLAMA), LeanModel(perturbed(LLAMA, 0.2))
 REQUESTS = [Request(prompt=(n + 1, 7, n), max_new_tokens=17, temperature=1.1, seed=n) for n in range(4)]
 
 
-def drafting(policy: TreePolicy, model: LeanModel) -> tuple[RoundSetup, dict[str, Drafter]]:
-    return RoundSetup(policy=policy, drafter="it"), {"it": ModelDrafter(model, slots=3, capacity=CAPACITY)}
+def drafting(policy: TreePolicy, model: LeanModel) -> tuple[StepConfig, dict[str, Drafter]]:
+    return StepConfig(policy=policy, drafter="it"), {"it": ModelDrafter(model, slots=3, capacity=CAPACITY)}
 
 
 @pytest.mark.lossless
@@ -45,7 +45,7 @@ def test_the_target_as_its_own_drafter_guesses_every_sampled_token() -> None:
 def test_a_stack_on_top_of_which_stands_the_target_guesses_every_sampled_token() -> None:
     policy = StackPolicy(drafters=("same", "near"), lengths=(3, 2))
     drafter = stack_drafter(policy, {"same": TARGET, "near": DRAFTER}, slots=3, capacity=CAPACITY)
-    found = run(TARGET, REQUESTS, always(RoundSetup(policy=policy, drafter="same+near")), {"same+near": drafter})
+    found = run(TARGET, REQUESTS, always(StepConfig(policy=policy, drafter="same+near")), {"same+near": drafter})
     assert found.outputs == run(TARGET, REQUESTS).outputs
     for done in found.rounds:
         assert all(

@@ -15,8 +15,8 @@ from spectune import load
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError
-from spectune.runtime.draws import best_tokens
 from spectune.runtime.models.kernels.host_draws import NO_TOKEN, follow
+from spectune.runtime.sampling.sampler import best_tokens
 from spectune.tuning.profile import profile
 
 from .tiny_family import quick_request, save_model
@@ -34,6 +34,7 @@ def broken(folder: Path, name: str, value: float, row: int | None = None) -> Pat
     return folder
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 0.9}])
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ def test_a_prompt_behind_which_nothing_is_a_number_is_refused(
         generator.generate(PROMPT, max_new_tokens=4, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.8}, {"repetition_penalty": 1.3}])
 def test_a_text_that_stops_being_numbers_on_its_way_is_refused(

@@ -30,15 +30,18 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.runtime import draws, transfer
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch import transfer
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
@@ -48,8 +51,7 @@ from spectune.runtime.models.pivots import PivotClassifier
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.sampling import sampler as draws
 
 from .ahead_runs import KINDS as RUN_AHEAD
 from .ahead_runs import LEAN_TREES
@@ -237,7 +239,7 @@ class Done:
 def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, spare: int = 0) -> Done:
     """Decode; on a GPU only the reading of prompts may wait unasked."""
     who = crew(replace(case, slots=case.slots + spare), device)
-    setup = RoundSetup(
+    setup = StepConfig(
         policy=WAYS[case.way],
         drafter=None if case.way == "plain" else "it",
         run_tokens=PADDED if case.is_padded else (),
@@ -246,7 +248,7 @@ def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, s
         who.target, {"it": who.drafter}, always(setup), slots=case.slots, spare_slots=spare, capacity=CAPACITY,
         allow_lossy=True, judges=who.judges, prefix_caching=prefix_caching,
     )  # fmt: skip
-    feed, rounds = Feed(decoder, requests(case.sampling)), list[Round]()
+    feed, rounds = Feed(decoder, requests(case.sampling)), list[StepOutput]()
     while True:
         waiting(device, "default")
         if not feed.refill():

@@ -60,6 +60,7 @@ def whole_of(rows: int) -> Tensor:
     return x.bfloat16()
 
 
+@pytest.mark.thinned
 @needs_bytes
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("format", SCALES)
@@ -92,6 +93,7 @@ def test_numbers_are_rounded_by_no_more_than_half_a_byte_of_their_group(format: 
     assert error.mean() < allowed.mean() / 8  # errors have both signs
 
 
+@pytest.mark.thinned
 @needs_bytes
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("format", SCALES)
@@ -167,6 +169,7 @@ def file_of(folder: Path, format: str, family: str = "llama", vocabulary: int = 
     return write_tiny_gguf(model, folder / "tiny.gguf", family=family, format=format)
 
 
+@pytest.mark.thinned
 @needs_bytes
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize(("family", "vocabulary"), [("llama", 64), ("llama", 50), ("qwen2", 64), ("qwen3", 64)])
@@ -222,6 +225,7 @@ def test_a_drafter_in_no_gguf_file_is_still_refused_beside_packed_weights(tmp_pa
         load_drafter(str(tmp_path / "folder"), target, dtype="q4_0")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("format", ["Q4_0", "Q4_1", "Q5_0", "Q8_0"])
 @pytest.mark.parametrize(("vocabulary", "is_tied"), [(64, False), (50, False), (64, True)])
 def test_the_memory_of_packed_weights_is_what_they_take(

@@ -9,7 +9,7 @@ import pytest
 
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.schedule import next_cell
-from spectune.runtime.setup import PlannedSchedule
+from spectune.runtime.batch.step_config import PlannedSchedule
 
 from .plans import plan_of
 
@@ -20,6 +20,7 @@ GRIDS = [
 ]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("hysteresis", [1.0, 1.15, 1.6])
 @pytest.mark.parametrize("seed", range(3))

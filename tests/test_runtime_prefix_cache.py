@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spectune.planner.records.image_ids import IMAGE_IDS
-from spectune.runtime.prefix_cache import LEAST, Prefix, PrefixCache
+from spectune.runtime.engine.prefix_cache import LEAST, Prefix, PrefixCache
 
 TEXT = list(range(100, 100 + 2 * LEAST))
 

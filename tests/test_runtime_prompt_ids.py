@@ -6,7 +6,7 @@ import pytest
 
 from spectune.errors import RequestError
 from spectune.profiler.prompts import Message
-from spectune.runtime.prompt_ids import chat_ids, prompt_ids
+from spectune.runtime.engine.prompts import chat_ids, prompt_ids
 
 from .tiny_family import END, beginning_tokenizer, byte_tokenizer
 

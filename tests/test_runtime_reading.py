@@ -13,16 +13,16 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup
 
 from .decoded_runs import PLAINLY, run
 from .tiny_heads import head_weights, tiny_head
@@ -46,21 +46,21 @@ class Noted(ModelDrafter):
         self.noted: list[tuple[int, int]] = []
         self.rounds = 0
 
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
         if len(tokens) > held:
             self.noted.append((slot, len(tokens) - held))
-        super().read_along(slot, tokens, held)
+        return super().read_along(slot, tokens, held)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         self.rounds += 1
         return super().draft(sequences, policy)
 
 
-def setup_by(name: str, policy: TreePolicy = CHAIN) -> RoundSetup:
-    return RoundSetup(policy=policy, drafter=name)
+def setup_by(name: str, policy: TreePolicy = CHAIN) -> StepConfig:
+    return StepConfig(policy=policy, drafter=name)
 
 
-def decoder(setups: list[RoundSetup], drafters: dict[str, Drafter], slots: int = 3) -> Decoder:
+def decoder(setups: list[StepConfig], drafters: dict[str, Drafter], slots: int = 3) -> Decoder:
     """Rounds take the setups in turn; the last one stays."""
     return Decoder(
         TARGET,

@@ -19,19 +19,19 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
-from spectune.runtime.drafters.protocol import Drafter, ReadsAlong
 from spectune.runtime.drafters.stack import StackDrafter
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.prefill import Prefill
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.prefill import Reading
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
 
 from .tiny_blocks import KINDS, block_weights, tiny_block
 from .tiny_exits import exit_weights, tiny_exit
@@ -111,7 +111,7 @@ def drafted_behind_pieces(
 
 
 def finished(
-    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter, reading: Reading
+    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter, reading: Prefill
 ) -> tuple[list[int], dict[int, list[list[int]]]]:
     decoder.read_on(reading, 99)
     sequence, kept = reading.sequence, Kept(drafter, reading.sequence)
@@ -130,7 +130,7 @@ def drafted_behind_the_whole(
 def decoder_of(policy: TreePolicy, drafter: Drafter, model: CausalModel | None = None) -> Decoder:
     name = LOOKUP if isinstance(drafter, LookupDrafter) else "it"
     target = TARGET if model is None else tapped_for(TARGET, [model])
-    schedule = always(RoundSetup(policy=policy, drafter=name))
+    schedule = always(StepConfig(policy=policy, drafter=name))
     return Decoder(target, {name: drafter}, schedule, slots=SLOTS, capacity=CAPACITY)
 
 
@@ -151,7 +151,6 @@ def test_what_drafts_beside_a_target_reads_along_as_well(monkeypatch: pytest.Mon
     runs = []
     for run in (drafted_behind_pieces, drafted_behind_the_whole):
         drafter = model_drafter(BESIDE[kind], slots=SLOTS, capacity=CAPACITY)
-        assert isinstance(drafter, ReadsAlong)
         runs.append(run(monkeypatch, decoder_of(CHAIN, drafter, BESIDE[kind]), drafter))
     assert runs[0] == runs[1] and len(runs[0][1]) > 3
 
@@ -190,11 +189,11 @@ def test_drafts_behind_a_piece_that_was_left_out_are_others(monkeypatch: pytest.
     """The control: what is compared depends on what was read; two others join before, the third piece is the fifth."""
     policy, made = OWN["model"]
     drafter = made()
-    real, read = drafter.read_along, [0]  # type: ignore[attr-defined]
+    real, read = drafter.read_along, [0]
 
-    def forgetful(slot: int, tokens: Many[int], held: int) -> None:
+    def forgetful(slot: int, tokens: Many[int], held: int) -> int:
         read[0] += 1
-        real(slot, tokens[::-1] if read[0] == 5 else tokens, held)
+        return real(slot, tokens[::-1] if read[0] == 5 else tokens, held)
 
     monkeypatch.setattr(drafter, "read_along", forgetful)
     spoilt = drafted_behind_pieces(monkeypatch, decoder_of(policy, drafter), drafter)

@@ -14,17 +14,17 @@ import torch
 from spectune.errors import ModelError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter, recycled_children
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter import role_of
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import UNKNOWN, RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.sampling.noise import gumbel
 
 from .decoded_runs import CAPACITY, POLICIES, random_requests, run
 from .tiny_models import tiny_llama
@@ -55,7 +55,7 @@ class Listening(RecyclingDrafter):
 
 
 def heard_in(slots: int, policy: str = "eagle2", count: int = 7) -> list[tuple[list[int], Successors]]:
-    drafter, schedule = Listening(slots), always(RoundSetup(policy=POLICIES[policy], drafter="it"))
+    drafter, schedule = Listening(slots), always(StepConfig(policy=POLICIES[policy], drafter="it"))
     run(tapped_for(TARGET, [HEAD]), random_requests(count, tokens=16), schedule, {"it": drafter}, slots=slots)
     return drafter.heard
 
@@ -174,7 +174,7 @@ def test_more_successors_than_tokens_are_all_of_them() -> None:
 def test_a_round_runs_one_forward_whatever_the_depth(policy: ChainPolicy | Eagle2Policy) -> None:
     drafter = model_drafter(HEAD, slots=1, capacity=CAPACITY)
     assert isinstance(drafter, RecyclingDrafter) and role_of(HEAD) == "block"
-    schedule = always(RoundSetup(policy=policy, drafter="it"))
+    schedule = always(StepConfig(policy=policy, drafter="it"))
     decoder = Decoder(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
     decoder.admit(random_requests(1, tokens=12)[0])
     before = drafter.forwards
@@ -284,7 +284,7 @@ def test_a_penalty_and_a_mask_change_no_output() -> None:
         Request(prompt=(4, 2), max_new_tokens=14, temperature=1.1, top_p=0.8, seed=5),
         Request(prompt=(4, 2), max_new_tokens=14, repetition_penalty=1.4),
     ]
-    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    schedule = always(StepConfig(policy=POLICIES["eagle2"], drafter="it"))
     drafters = {"it": RecyclingDrafter(HEAD, slots=3, capacity=CAPACITY)}
     drafted = run(tapped_for(TARGET, [HEAD]), asked, schedule, drafters, slots=3)
     assert drafted.outputs == run(TARGET, asked, slots=1).outputs

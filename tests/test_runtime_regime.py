@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from spectune.errors import MeasurementError
-from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import Arena, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.places import View, views_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spectune.errors import RequestError
-from spectune.runtime.requests import Request, Sequence, shared_temperature
+from spectune.runtime.batch.sequence import Request, Sequence, shared_temperature
 
 
 def fresh(limit: int = 4, stop: frozenset[int] = frozenset()) -> Sequence:

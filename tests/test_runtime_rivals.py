@@ -22,9 +22,9 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.wire import from_json
 from spectune.report.site.kept import kept_cells
-from spectune.runtime.choice import Choice
-from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import alternative_setup, with_rivals
+from spectune.runtime.batch.step_config import StepConfig
+from spectune.runtime.fallbacks import alternative_setup, with_rivals
+from spectune.runtime.plan_choice import Choice
 from spectune.runtime.watch.guard import DRAFTED_BURST, PLAIN_BURST, SIDE, UNSETTLED, Guard, Switch, Way
 from spectune.runtime.watch.ledger import Subject
 from spectune.runtime.watch.observations import ObservationWriter
@@ -246,7 +246,7 @@ def test_decoders_make_room_for_rivals() -> None:
     assert rival in choice.setups and rival in choice.setups_within(1, 200) and rival in choice.setups_at(8, 200)
 
 
-def driven(watch: Watch, rounds: int, ms: Callable[[RoundSetup], float]) -> None:
+def driven(watch: Watch, rounds: int, ms: Callable[[StepConfig], float]) -> None:
     """Run rounds as the watch wants them: whoever drafts keeps 2 tokens; every tenth round ends a text."""
     for place in range(rounds):
         setup = watch.schedule(1, 100)
@@ -254,7 +254,7 @@ def driven(watch: Watch, rounds: int, ms: Callable[[RoundSetup], float]) -> None
         watch.note(round_of(setup, kept, ms(setup), texts=place % 10 == 0))
 
 
-def copies_win(setup: RoundSetup) -> float:
+def copies_win(setup: StepConfig) -> float:
     """The plan's chain takes 30 ms for its 2 tokens, plain decoding 18 for one, and copies 20 for 2."""
     return {"lookup": 20.0, "plain": 18.0}.get(setup.policy.kind, 30.0)
 

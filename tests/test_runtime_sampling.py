@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from spectune.errors import RequestError
+from spectune.runtime.batch.sequence import Request, Sampling, Sequence
 from spectune.runtime.models.layout import ancestors
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sampling, Sequence
-from spectune.runtime.sampling import NEVER, NOTHING, draft_scores, processed, seen_tokens, tree_paths
+from spectune.runtime.sampling.filters import NEVER, NOTHING, draft_scores, processed, seen_tokens, tree_paths
+from spectune.runtime.sampling.noise import gumbel
 
 from .sampling_oracle import own_fields, processed_by_transformers
 from .tiny_models import tiny_llama

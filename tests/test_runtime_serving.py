@@ -15,20 +15,21 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.generation import Completion, Event, GenerationOptions, GenerationSettings
-from spectune.runtime.generator import Generator
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.observer import RoundObserver
+from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.settings import Completion, Event, GenerationOptions, GenerationSettings
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.watch.protocol import RoundObserver
+from spectune.runtime.plan_choice import Choice
 
 from .decoded_runs import BUSHY
 from .plans import plan_of
@@ -68,7 +69,7 @@ def generator(kind: str = "chain") -> Generator:
     cells = tuple(replace(cell, policy=policy, drafter=name, run_tokens=run_tokens) for cell in plan.cells)
     plan = replace(plan, cells=cells, drafters=(("small", model("small")),))
     schedule, choice = (
-        always(RoundSetup(policy=policy, drafter=name)),
+        always(StepConfig(policy=policy, drafter=name)),
         Choice(plan=plan, source="file", reason="a test"),
     )
     return Generator(TARGET, TOKENIZER, {"small": DRAFTER}, schedule, choice)
@@ -209,6 +210,7 @@ def stop_in_the_middle(place: int, length: int = 3) -> tuple[str, str]:
     raise AssertionError(f"no string of {length} characters is new in the middle of {text!r}")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_stop_string_ends_text_and_tokens_where_plain_decoding_ends_them(kind: str, place: int) -> None:
@@ -265,9 +267,9 @@ class Watcher:
     """Keeps the rounds it is told of."""
 
     def __init__(self) -> None:
-        self.rounds: list[Round] = []
+        self.rounds: list[StepOutput] = []
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         self.rounds.append(done)
 
 
@@ -385,7 +387,7 @@ def test_a_prompt_without_memory_raises_where_it_is_alone() -> None:
 class Impatient:
     """Raises in the round in which a request ends."""
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         if done.finished:
             raise RuntimeError("the caller's own")
 
@@ -460,7 +462,7 @@ def reading_session(kind: str, target: LeanModel, slots: int = 3) -> Session:
     setup, drafters = PLAIN, {}
     if policy is not None:
         name = "lookup" if kind == "lookup" else "small"
-        setup = RoundSetup(policy=policy, drafter=name)
+        setup = StepConfig(policy=policy, drafter=name)
         own: Drafter = LookupDrafter() if kind == "lookup" else ModelDrafter(DRAFTER, slots=slots, capacity=120)
         drafters = {name: own}
     decoder = Decoder(target, drafters, always(setup), slots=slots, capacity=120)

@@ -7,9 +7,9 @@ import pytest
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 
-PADDED = RoundSetup(policy=ChainPolicy(length=3), drafter="d", run_tokens=(0, 2, 2, 8))
+PADDED = StepConfig(policy=ChainPolicy(length=3), drafter="d", run_tokens=(0, 2, 2, 8))
 
 
 @pytest.mark.parametrize(("tokens", "fed"), [(1, 2), (2, 2), (3, 8), (4, 4), (9, 9)])
@@ -23,19 +23,19 @@ def test_nothing_is_padded_without_a_table() -> None:
 
 def test_the_most_tokens_are_those_of_the_policy_or_of_its_padding() -> None:
     assert PADDED.most_tokens == 8
-    assert RoundSetup(policy=ChainPolicy(length=3)).most_tokens == 4
+    assert StepConfig(policy=ChainPolicy(length=3)).most_tokens == 4
     assert PLAIN.most_tokens == 1
 
 
 def test_a_round_needs_room_for_the_larger_of_what_is_drafted_and_what_is_verified() -> None:
     assert draft_room([PLAIN]) == 2
     assert draft_room([PLAIN, PADDED]) == 9  # 8 verified, 2 drafted
-    wide = RoundSetup(policy=OptTreePolicy(nodes=5, children=4, max_depth=4), drafter="d")
+    wide = StepConfig(policy=OptTreePolicy(nodes=5, children=4, max_depth=4), drafter="d")
     assert draft_room([PLAIN, PADDED, wide]) == 1 + 4 + 5 + 5
 
 
 def test_an_unknown_batch_needs_room_for_any() -> None:
-    setup = RoundSetup(policy=TalonPolicy(), drafter="d")
+    setup = StepConfig(policy=TalonPolicy(), drafter="d")
     assert draft_room([setup], 1) < draft_room([setup], 8) < draft_room([setup])
 
 

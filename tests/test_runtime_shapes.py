@@ -16,15 +16,15 @@ from spectune.profiler.device import detect
 from spectune.profiler.domain import Domain
 from spectune.profiler.latency import measure
 from spectune.profiler.protocols import ShapeRunner
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.runtime.shapes.forwards import tree_layer, whole_tree
 
@@ -90,7 +90,7 @@ def decoded_steps(policy: Eagle2Policy, batch: int, prompt: int) -> tuple[list[F
     """Return the inputs of one decoder round: the drafter's, the target's."""
     target, drafter = (Witness(tiny_lean(layers=1, seed=seed, vocabulary=64)) for seed in (0, 1))
     drafters = {"small": ModelDrafter(drafter, slots=batch, capacity=200)}
-    setup = always(RoundSetup(policy=policy, drafter="small"))
+    setup = always(StepConfig(policy=policy, drafter="small"))
     decoder = Decoder(target, drafters, setup, slots=batch, capacity=200)
     for _ in range(batch):
         decoder.admit(Request(prompt=tuple(range(prompt)), max_new_tokens=50))
@@ -265,7 +265,7 @@ def test_a_prompt_is_read_in_pieces_that_join() -> None:
 
 def test_a_prefill_has_the_shapes_of_a_decoders() -> None:
     target = Witness(tiny_lean(layers=1, seed=0))
-    decoder = Decoder(target, {}, always(RoundSetup(policy=Eagle2Policy())), slots=1, capacity=100)
+    decoder = Decoder(target, {}, always(StepConfig(policy=Eagle2Policy())), slots=1, capacity=100)
     decoder.admit(Request(prompt=tuple(range(20)), max_new_tokens=2))
     (measured,) = steps_of("prefill", batch=1, context=0, tokens=20)
     assert same_shapes(measured, target.steps[0])

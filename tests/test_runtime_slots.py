@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from spectune.planner.records.slots import Slots
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.feed import Feed
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests
 from .tiny_models import tiny_llama
@@ -82,7 +82,7 @@ class Counted(KeyValueCache):
 def test_a_batch_that_is_kept_full_moves_no_keys() -> None:
     """But where it empties in the end."""
     model = LeanModel(tiny_llama(layers=1, seed=0))
-    for setup in (PLAIN, RoundSetup(policy=ChainPolicy(length=2), drafter="it")):
+    for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=2), drafter="it")):
         drafter = ModelDrafter(model, slots=3, capacity=CAPACITY)
         decoder = Decoder(model, {"it": drafter}, always(setup), slots=3, capacity=CAPACITY)
         for cache in (decoder._cache, drafter._cache):

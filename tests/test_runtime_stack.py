@@ -14,12 +14,12 @@ from spectune.errors import ModelError
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.stack import StackPolicy
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import StackDrafter, comb_of, stack_drafter
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import CAPACITY
 from .stack_family import MODELS, STACKS, WEIGHTS, greedy_chain, next_token, played, with_siblings
@@ -69,6 +69,7 @@ def chain_of(draft: DraftBatch, row: int) -> list[int]:
     return chain
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("siblings", [0, 2])
 @pytest.mark.parametrize("name", STACKS)
 def test_the_chain_is_the_first_drafters_own_by_transformers(name: str, siblings: int) -> None:
@@ -90,6 +91,7 @@ def test_siblings_are_the_first_drafters_next_best_tokens() -> None:
             assert set(draft.depths[row, 1 + 3 * depth : 4 + 3 * depth].tolist()) == {depth + 1}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", STACKS)
 def test_every_forward_is_one_that_playing_the_stack_token_by_token_runs(name: str, rows: int) -> None:
@@ -131,7 +133,7 @@ def test_a_sequence_that_moves_to_another_slot_goes_on() -> None:
     for sequence in moved:
         sequence.tokens += [4, 17]
     fresh, _ = one_draft(policy, [tuple(s.tokens) for s in moved])
-    assert drafter.fresh(moved) == 2
+    assert drafter.uncached(moved) == 2
     assert drafter.draft(moved, policy).tokens.tolist() == fresh.tokens.tolist()
 
 

@@ -12,15 +12,15 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import match_devices
-from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import in_brief, with_substitutes
+from spectune.runtime.batch.step_config import StepConfig
+from spectune.runtime.fallbacks import in_brief, with_substitutes
 
 from .watched_rounds import choice_of, drafting_plan
 
 LONG, SHORT = ChainPolicy(length=3), ChainPolicy(length=2)
 
 
-def substitute(planned: TreePolicy, *others: TreePolicy) -> RoundSetup:
+def substitute(planned: TreePolicy, *others: TreePolicy) -> StepConfig:
     """Return how a cell is run, padded to 2 or 4 tokens, whose own drafter is missing."""
     plan = drafting_plan()
     ways = tuple(
@@ -46,7 +46,7 @@ def test_a_verification_from_states_and_a_whole_one_share_the_padding_of_roots_a
     planned: TreePolicy, other: TreePolicy, run_tokens: tuple[int, ...]
 ) -> None:
     found = substitute(planned, other)
-    assert found == RoundSetup(policy=other, drafter="other", run_tokens=run_tokens)
+    assert found == StepConfig(policy=other, drafter="other", run_tokens=run_tokens)
 
 
 def test_where_nothing_else_can_be_run_the_root_is_padded_as_planned() -> None:
@@ -55,7 +55,7 @@ def test_where_nothing_else_can_be_run_the_root_is_padded_as_planned() -> None:
     first, second = plan.cells
     cells = (replace(first, policy=ResumedPolicy(draft=LONG), alternatives=()), replace(second, drafter="other"))
     choice = with_substitutes(choice_of(replace(plan, cells=cells)), lambda name: name != "small", 1000)
-    assert choice.setup(first) == RoundSetup(policy=PlainPolicy(), run_tokens=(0, 2))
+    assert choice.setup(first) == StepConfig(policy=PlainPolicy(), run_tokens=(0, 2))
 
 
 def test_a_reason_in_brief_names_what_differs_and_counts_cells_without_values() -> None:

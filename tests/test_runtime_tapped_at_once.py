@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.runtime.cache import FeatureCache
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import Masks, chain_sight, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel
@@ -69,6 +69,7 @@ def layer_by_layer(model: LeanModel) -> LeanModel:
     return other
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("after", [(0,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("kind", STEPS)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from spectune.runtime.transcript import REPLACEMENT as UNFINISHED
-from spectune.runtime.transcript import WINDOW, Transcript
+from spectune.runtime.engine.detokenizer import REPLACEMENT as UNFINISHED
+from spectune.runtime.engine.detokenizer import WINDOW, Detokenizer
 
 from .fallback_tokenizer import fallback_tokenizer
 from .tiny_family import byte_tokenizer
@@ -23,9 +23,9 @@ def as_bytes(text: str) -> list[int]:
     return [3 + byte for byte in text.encode()]
 
 
-def pieces(tokens: list[int], sizes: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], Transcript]:
+def pieces(tokens: list[int], sizes: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], Detokenizer]:
     """Return what a transcript shows as tokens come in chunks of these sizes; all the rest is the last chunk."""
-    transcript = Transcript(TOKENIZER, len(PROMPT), stop)
+    transcript = Detokenizer(TOKENIZER, len(PROMPT), stop)
     counts = [count for count in accumulate(sizes) if count < len(tokens)]
     shown = [transcript.read([*PROMPT, *tokens[:count]]) for count in counts]
     return [*shown, transcript.finish([*PROMPT, *tokens])], transcript
@@ -73,7 +73,7 @@ def test_special_tokens_show_nothing() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 50])
 def test_a_tokenizer_that_unsays_characters_is_waited_for(size: int) -> None:
     tokens = [1, 2, *as_bytes("你好🦊"), 1, *as_bytes("é"), 2]
-    transcript = Transcript(fallback_tokenizer(), 0)
+    transcript = Detokenizer(fallback_tokenizer(), 0)
     shown = [transcript.read(tokens[:count]) for count in range(size, len(tokens), size)]
     shown.append(transcript.finish(tokens))
     assert "".join(shown) == transcript.text == "to be你好🦊 toé be"
@@ -81,14 +81,14 @@ def test_a_tokenizer_that_unsays_characters_is_waited_for(size: int) -> None:
 
 def test_a_space_that_a_tokenizer_leaves_out_at_the_beginning_is_kept_where_the_window_begins() -> None:
     tokenizer, tokens = fallback_tokenizer(), [1, 2] * WINDOW
-    transcript = Transcript(tokenizer, 0)
+    transcript = Detokenizer(tokenizer, 0)
     shown = [transcript.read(tokens[:count]) for count in range(1, len(tokens) + 1)]
     assert "".join(shown) == tokenizer.decode(tokens) == " ".join(["to be"] * WINDOW)
 
 
 def test_a_space_that_a_tokenizer_leaves_out_at_the_beginning_is_kept_behind_a_prompt() -> None:
     prompt, tokens = [1, 2, 1, 2, 1, 2], [1, 2]
-    transcript = Transcript(fallback_tokenizer(), len(prompt), stop=(" be",))
+    transcript = Detokenizer(fallback_tokenizer(), len(prompt), stop=(" be",))
     assert transcript.read([*prompt, tokens[0]]) == " to"
     transcript.finish([*prompt, *tokens])
     assert (transcript.text, transcript.end) == (" to", len(prompt) + 2)
@@ -96,14 +96,14 @@ def test_a_space_that_a_tokenizer_leaves_out_at_the_beginning_is_kept_behind_a_p
 
 @pytest.mark.parametrize("prompt", [[], [1], [1, *as_bytes("é")]])
 def test_a_prompt_that_is_short_or_ends_in_bytes_is_not_shown(prompt: list[int]) -> None:
-    transcript = Transcript(fallback_tokenizer(), len(prompt))
+    transcript = Detokenizer(fallback_tokenizer(), len(prompt))
     shown = transcript.read([*prompt, 1]) + transcript.finish([*prompt, 1, 2])
     assert shown == transcript.text == (" to be" if prompt else "to be")
 
 
 def test_a_character_that_a_prompt_begins_and_a_text_ends_is_shown_whole() -> None:
     bytes_of = as_bytes("é")
-    transcript = Transcript(fallback_tokenizer(), 2)
+    transcript = Detokenizer(fallback_tokenizer(), 2)
     assert transcript.finish([1, *bytes_of, 2]) == "é be"
 
 
@@ -111,7 +111,7 @@ def test_a_character_that_a_prompt_begins_and_a_text_ends_is_shown_whole() -> No
 def test_a_sign_for_lost_bytes_that_ends_a_prompt_is_not_shown(tokenizer: PreTrainedTokenizerFast) -> None:
     prompt = tokenizer("to \ufffd")["input_ids"]
     tokens = [*prompt, *tokenizer("xy")["input_ids"]]
-    transcript = Transcript(tokenizer, len(prompt))
+    transcript = Detokenizer(tokenizer, len(prompt))
     shown = transcript.read(tokens[:-1]) + transcript.finish(tokens)
     assert shown == transcript.text == "xy"
 
@@ -131,7 +131,7 @@ class CountingTokenizer:
 def test_the_work_grows_with_the_text_and_not_with_its_square(text: str) -> None:
     tokens = [token for token in TOKENIZER(text)["input_ids"] for _ in range(4000 // len(TOKENIZER(text)["input_ids"]))]
     counting = CountingTokenizer()
-    transcript = Transcript(counting, 0)  # type: ignore[arg-type]
+    transcript = Detokenizer(counting, 0)  # type: ignore[arg-type]
     for count in range(1, len(tokens) + 1):
         transcript.read(tokens[:count])
     assert counting.decoded < 200 * len(tokens)
@@ -161,7 +161,7 @@ def test_a_text_ends_before_the_stop_string_that_is_complete_first(stop: tuple[s
 def test_nothing_is_shown_that_may_become_a_stop_string() -> None:
     tokens = TOKENIZER("to be or not to be to")["input_ids"]
     stop = ("not to be that", "to be to")
-    transcript = Transcript(TOKENIZER, 0, stop)
+    transcript = Detokenizer(TOKENIZER, 0, stop)
     for count in range(1, len(tokens) + 1):
         transcript.read(tokens[:count])
         assert "to be or not ".startswith(transcript.text)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models import trial
 from spectune.runtime.models.capturing import _Uncollected, capturing
@@ -25,7 +26,6 @@ from spectune.runtime.models.kernels import jitted
 from spectune.runtime.models.kernels.jitted import NO_COMPILER, compiles_for, has_triton, runs_triton
 from spectune.runtime.models.layout import chain_sight, lay_out
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests, run
 from .pretended.cuda import pretended_gpu
@@ -55,7 +55,7 @@ class Refusing(Repeating):
 
 def texts(target: GraphedModel | LeanModel, drafter: GraphedModel | LeanModel) -> list[tuple[int, ...]]:
     model = ModelDrafter(drafter, slots=2, capacity=CAPACITY, on_device=True)
-    schedule = always(RoundSetup(policy=ChainPolicy(length=3), drafter="it"))
+    schedule = always(StepConfig(policy=ChainPolicy(length=3), drafter="it"))
     return run(target, random_requests(4, tokens=12), schedule, {"it": model}, slots=2).outputs
 
 

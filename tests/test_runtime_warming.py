@@ -12,17 +12,18 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.sequence import Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.faults import Fault
-from spectune.runtime.generator import Generator
-from spectune.runtime.requests import Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.warming import WarmUp
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.step_output import StepOutput
+from spectune.runtime.engine.warmup import WarmUp
+from spectune.runtime.plan_choice import Choice
 
 from .ahead_runs import SMALL, TARGET, Captured, setup_of
 from .decoded_runs import CAPACITY, PADDED, Run, random_requests
@@ -35,9 +36,9 @@ POLICY = HybridPolicy(text=SuffixPolicy(length=5, min_match=2), model=ChainPolic
 KINDS = ("plain", "chain", "static", "eagle2", "talon", "cast", "opt-tree", "confident-chain", "lookup", "hybrid")
 
 
-def setup_for(kind: str) -> RoundSetup:
+def setup_for(kind: str) -> StepConfig:
     if kind == "hybrid":
-        return RoundSetup(policy=POLICY, drafter="hybrid", run_tokens=PADDED)
+        return StepConfig(policy=POLICY, drafter="hybrid", run_tokens=PADDED)
     setup = setup_of(kind) if kind == "plain" else setup_of(kind, run_tokens=PADDED)
     return replace(setup, drafter="lookup") if kind == "lookup" else setup
 
@@ -54,7 +55,7 @@ def decode(decoder: Decoder, temperature: float) -> Run:
     """Run six requests through a decoder that sequences join as others leave."""
     requests = random_requests(6, tokens=20, temperature=temperature)
     sequences: list[Sequence] = []
-    rounds: list[Round] = []
+    rounds: list[StepOutput] = []
     while len(sequences) < len(requests) or decoder.running:
         while len(sequences) < len(requests) and decoder.has_room:
             sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
@@ -108,7 +109,7 @@ def test_texts_without_room_for_a_round_warm_nothing() -> None:
 def test_faults_are_told_by_the_next_round() -> None:
     captured = Captured()
     decoder = captured.decoder(always(PLAIN))
-    setup = RoundSetup(policy=ChainPolicy(length=3), drafter="nobody")
+    setup = StepConfig(policy=ChainPolicy(length=3), drafter="nobody")
     WarmUp(decoder, longest=99).run(lambda _: (setup,), [1, 2], captured=False)
     decoder.admit(random_requests(1, tokens=9)[0])
     told = decoder.step().faults
@@ -118,7 +119,7 @@ def test_faults_are_told_by_the_next_round() -> None:
 def test_a_warming_that_is_broken_off_leaves_the_decoder_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Captured().decoder(always(PLAIN))
 
-    def pressed(setup: RoundSetup | None = None) -> None:
+    def pressed(setup: StepConfig | None = None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(decoder, "step", pressed)
@@ -196,7 +197,7 @@ class Faults:
     def __init__(self) -> None:
         self.told: list[Fault] = []
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         self.told += done.faults
 
 

@@ -15,9 +15,9 @@ from spectune.planner.plans.schedule import promised_contexts
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, Difference
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.choice import Choice
-from spectune.runtime.faults import Fault
-from spectune.runtime.setup import PLAIN, RoundSetup
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.step_config import PLAIN, StepConfig
+from spectune.runtime.plan_choice import Choice
 from spectune.runtime.watch.ledger import Ledger, Subject
 from spectune.runtime.watch.observations import ObservationWriter
 from spectune.runtime.watch.options import WatchOptions
@@ -30,7 +30,7 @@ QUICK = WatchOptions(probe_share=0.5, block_rounds=4, block_texts=1, longest_blo
 SUBJECT = Subject(plan_id=7, device="here", dtype="float32", source="this device", spectune="0.1")
 
 
-def driven(watch: Watch, rounds: int, ms: Callable[[RoundSetup], float], batch: int = 1) -> None:
+def driven(watch: Watch, rounds: int, ms: Callable[[StepConfig], float], batch: int = 1) -> None:
     """Run rounds as the watch wants them: a chain keeps 2 tokens of every sequence; every tenth round ends a text."""
     for place in range(rounds):
         setup = watch.schedule(batch, 100)
@@ -38,12 +38,12 @@ def driven(watch: Watch, rounds: int, ms: Callable[[RoundSetup], float], batch: 
         watch.note(round_of(setup, kept, ms(setup), texts=place % 10 == 0))
 
 
-def steady(setup: RoundSetup) -> float:
+def steady(setup: StepConfig) -> float:
     """As promised: 100 tokens/s with the chain, 50 plainly."""
     return 20.0
 
 
-def slow_drafts(setup: RoundSetup) -> float:
+def slow_drafts(setup: StepConfig) -> float:
     """The chain takes 100 ms a round, plain decoding 20."""
     return 20.0 if isinstance(setup.policy, PlainPolicy) else 100.0
 
@@ -61,7 +61,7 @@ def test_without_a_plan_every_round_is_plain() -> None:
 
 def test_a_cell_runs_as_planned_until_it_is_compared() -> None:
     watch = Watch(choice_of(drafting_plan()))
-    assert watch.schedule(1, 100) == RoundSetup(policy=CHAIN, drafter="small", run_tokens=(0, 2, 2, 4, 4))
+    assert watch.schedule(1, 100) == StepConfig(policy=CHAIN, drafter="small", run_tokens=(0, 2, 2, 4, 4))
 
 
 def test_plain_rounds_are_padded_as_the_cell_says() -> None:
@@ -209,6 +209,7 @@ def growing_plan(*, is_alike: bool) -> Plan:
     return replace(drafting_plan(), cells=tuple(cells))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_alike", [True, False])
 @pytest.mark.parametrize("context", [600, 1000, 1900, 2500, 5900])
 def test_a_promise_is_held_to_what_rounds_take_behind_other_contexts_than_its_cell_s(
@@ -293,7 +294,7 @@ def test_faults_that_differ_in_numbers_alone_are_told_once() -> None:
 
 def test_rounds_of_another_schedule_are_not_counted() -> None:
     watch = Watch(choice_of(drafting_plan()))
-    watch.note(round_of(RoundSetup(policy=CHAIN, drafter="small"), [2], 1.0))
+    watch.note(round_of(StepConfig(policy=CHAIN, drafter="small"), [2], 1.0))
     assert not [name for name in totals(watch) if name.startswith("spectune_rounds_total")]
 
 
@@ -365,7 +366,7 @@ def test_a_guess_is_compared_with_plain_decoding_from_the_first_round() -> None:
 
 
 def test_a_cell_that_runs_another_way_than_planned_is_held_to_no_promise() -> None:
-    other = ((1, 100), RoundSetup(policy=CHAIN, drafter="other"))
+    other = ((1, 100), StepConfig(policy=CHAIN, drafter="other"))
     watch = Watch(replace(choice_of(drafting_plan()), substitutes=(other,)), QUICK)
     driven(watch, 1000, lambda setup: 40.0)
     assert not [event for event in watch.events if event.kind == "drift"]

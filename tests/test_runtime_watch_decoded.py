@@ -8,12 +8,12 @@ from scipy.stats import binom
 
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.runtime.batch.sequence import Sequence
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.batch.stopwatch import Stopwatch
 from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.fallbacks import with_rivals
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Sequence
-from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.stopwatch import Stopwatch
-from spectune.runtime.substitutes import with_rivals
 from spectune.runtime.watch.contest import FIRST, LEAST_LOSS, LEAST_SAVED, Contest
 from spectune.runtime.watch.decoded import DecodedTexts, is_told_by_texts, rounds_along, stretches_by
 from spectune.runtime.watch.guard import DRAFTED_BURST, Guard, Way
@@ -27,14 +27,15 @@ from .tiny_models import tiny_llama
 from .watched_rounds import choice_of, drafting_plan, finished_text, round_of
 
 TARGET = LeanModel(tiny_llama(layers=2, seed=0))
-COPY = RoundSetup(policy=POLICIES["suffix tree"], drafter="lookup")
-CHAIN = RoundSetup(policy=ChainPolicy(length=2), drafter="small")
+COPY = StepConfig(policy=POLICIES["suffix tree"], drafter="lookup")
+CHAIN = StepConfig(policy=ChainPolicy(length=2), drafter="small")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_text_tells_how_many_rounds_a_decoder_takes(policy: TreePolicy, temperature: float) -> None:
-    setup = RoundSetup(policy=policy, drafter="lookup")
+    setup = StepConfig(policy=policy, drafter="lookup")
     requests = random_requests(5, tokens=40, temperature=temperature)
     done = run(TARGET, requests, always(setup), {"lookup": LookupDrafter()}, slots=2)
     for index, (request, output) in enumerate(zip(requests, done.outputs, strict=True)):

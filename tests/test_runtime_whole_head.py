@@ -17,16 +17,16 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.cache import FeatureCache
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import chain_sight, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
 from .tiny_heads import READS, Weights, head_weights, layer_config
@@ -265,12 +265,14 @@ def assert_alike(
     assert any(told) == (grows and (isinstance(policy, ChainPolicy | Eagle2Policy)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("lengths", [[9], [1, 4], [3, 12, 7]], ids=str)
 @pytest.mark.parametrize("kind", GROWN)
 def test_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str, lengths: list[int]) -> None:
     assert_alike(head_of(), GROWN[kind], lengths, grows=False)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[9], [1, 12, 7]], ids=str)
 @pytest.mark.parametrize("kind", BEAMS)
@@ -292,6 +294,7 @@ def test_more_children_than_a_head_can_draft_are_found_step_by_step() -> None:
     assert_same(*drafts)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("samplings", SAMPLINGS)
 @pytest.mark.parametrize("kind", GROWN)
 def test_sampled_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str, samplings: str) -> None:
@@ -299,6 +302,7 @@ def test_sampled_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str,
     assert_alike(head, GROWN[kind], [3, 12, 7], SAMPLINGS[samplings], grows=False)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("samplings", SAMPLINGS)
 @pytest.mark.parametrize("kind", BEAMS)
 def test_a_whole_sampled_draft_is_grown_by_one_call(kind: str, samplings: str) -> None:

@@ -20,7 +20,7 @@ from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.profiler.records.wire import to_json
-from spectune.runtime.ladder import Wanted, find_plan
+from spectune.runtime.device_match import Wanted, find_plan
 from spectune.service.app import create_app
 from spectune.service.plan_index import ANY, PlanIndex
 from spectune.service.resolver import Question, Resolver

@@ -21,13 +21,13 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.choice import Choice
-from spectune.runtime.generation import GenerationSettings
-from spectune.runtime.generator import Generator
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.settings import GenerationSettings
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.plan_choice import Choice
 from spectune.service.server import Listening
 from spectune.service.text.app import EndpointSettings, TextEndpoint
 from spectune.service.text.server import require_key
@@ -52,7 +52,7 @@ def generator(tokenizer: PreTrainedTokenizerFast = TOKENIZER) -> Generator:
     plan, policy = plan_of([(1, 10)]), ChainPolicy(length=3)
     cell = replace(plan.cells[0], policy=policy, drafter="small", run_tokens=tuple(range(5)))
     plan = replace(plan, cells=(cell,), drafters=(("small", model("small")),))
-    schedule = always(RoundSetup(policy=policy, drafter="small"))
+    schedule = always(StepConfig(policy=policy, drafter="small"))
     choice = Choice(plan=plan, source="file", reason="a test")
     return Generator(LeanModel(LLAMA), tokenizer, {"small": LeanModel(perturbed(LLAMA, 0.02))}, schedule, choice)
 

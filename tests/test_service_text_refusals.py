@@ -16,7 +16,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from spectune.errors import RequestError
-from spectune.runtime.prompt_ids import require_short
+from spectune.runtime.engine.prompts import require_short
 from spectune.service.server import HttpServer
 from spectune.service.text.app import TextEndpoint
 from spectune.service.text.worker import STOPPING
@@ -116,7 +116,7 @@ def test_a_prompt_that_is_far_too_long_is_never_tokenized(
     def tokenize(*_arguments: object, **_options: object) -> None:
         raise AssertionError("it is tokenized")
 
-    monkeypatch.setattr("spectune.runtime.prompt_ids._encoded", tokenize)
+    monkeypatch.setattr("spectune.runtime.engine.prompts._encoded", tokenize)
     text = "to be " * (10 * 2**20 // 6)
     asked: Json = {"prompt": text}
     if path.endswith("chat/completions"):

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from spectune.errors import TrainingError
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
 from spectune.training.acceptance import acceptance_of, chain_acceptance
 
 from .tiny_models import tiny_llama

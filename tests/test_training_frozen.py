@@ -54,6 +54,7 @@ def spread(module: torch.nn.Module) -> None:
             weight.copy_(torch.randn_like(weight).mul(0.3).bfloat16())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", APART)
 def test_a_block_drafter_learns_what_the_runtime_says(family: str, kind: Kind, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from spectune.errors import TrainingError
-from spectune.runtime.images import Image
-from spectune.runtime.requests import Request
+from spectune.runtime.batch.images import Image
+from spectune.runtime.batch.sequence import Request
 from spectune.training.block import BlockRequest
 from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import OwnTextSettings

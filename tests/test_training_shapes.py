@@ -23,17 +23,17 @@ from spectune.planner.lossy.quality import ends_with
 from spectune.planner.records.image_ids import IMAGE_IDS
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.prompts import answers_of, read_prompts
-from spectune.runtime.choice import plainly
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.images import ImagePrompt, read_image
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
-from spectune.runtime.generator import Generator
-from spectune.runtime.images import ImagePrompt, read_image
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.generator import Generator
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.plan_choice import plainly
 from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _ExitTraining, train_exit
 from spectune.training.language_model import TrainingSettings
 from spectune.training.own_run import own_prompts
@@ -154,7 +154,7 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
     assert isinstance(drafter, ExitModel) and gallery is not None
     asked = own_prompts(request().target, request().data, OWN).judged
     texts = []
-    for setup in (PLAIN, RoundSetup(policy=ChainPolicy(length=3), drafter="it")):
+    for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=3), drafter="it")):
         drafters = {"it": ExitDrafter(drafter, slots=1, capacity=80)}
         decoder = Decoder(target, drafters, always(setup), slots=1, capacity=80)
         sequence = decoder.admit(gallery.shown(asked[0], decoder))

@@ -10,10 +10,10 @@ import torch
 
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.acceptance import PairwiseAcceptance
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.sampling.noise import gumbel
 from spectune.tuning.recording.agreement import pairwise_acceptance
 from spectune.tuning.recording.continuations import continuations
 

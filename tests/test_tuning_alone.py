@@ -10,11 +10,11 @@ import torch
 
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler import clock as profiler_clock
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.step_config import StepConfig
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring.alone import Alone
 from spectune.tuning.measuring.decoding import Family
 
@@ -22,7 +22,7 @@ from .limited_memory import Limit
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_models import tiny_llama
 
-SETUP = RoundSetup(policy=ChainPolicy(length=3), drafter="small")
+SETUP = StepConfig(policy=ChainPolicy(length=3), drafter="small")
 WARM_S, COLD_S = 1, 3
 
 
@@ -49,15 +49,15 @@ class Pushing(LeanModel):
         return super().forward(step, cache)
 
 
-def round_of(widths: tuple[int, ...], levels: tuple[int, ...] = ()) -> Round:
-    return Round(
+def round_of(widths: tuple[int, ...], levels: tuple[int, ...] = ()) -> StepOutput:
+    return StepOutput(
         setup=SETUP,
         context=9,
         sequences=[0, 1],
         kept=[1, 1],
         verify_tokens=4,
         widths=widths,
-        fresh=2,
+        uncached=2,
         finished=[],
         levels=levels,
     )
@@ -73,7 +73,7 @@ def round_of(widths: tuple[int, ...], levels: tuple[int, ...] = ()) -> Round:
     ],
 )
 def test_every_shape_of_a_drafter_is_timed_behind_the_target(
-    rounds: list[Round], drafted: list[int], monkeypatch: pytest.MonkeyPatch
+    rounds: list[StepOutput], drafted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Pushing.device_of_all = Device()
     monkeypatch.setattr(profiler_clock, "time", SimpleNamespace(perf_counter_ns=device.read))

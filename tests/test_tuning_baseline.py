@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
 from spectune.tuning.measuring import baseline
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.recording.continuations import continuations

@@ -7,9 +7,9 @@ import torch
 
 from spectune.errors import NoRoomError
 from spectune.profiler.records.wire import to_json
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request
+from spectune.runtime.sampling.noise import gumbel
 from spectune.tuning.recording.continuations import Continued, continuations
 
 from .limited_memory import Limit

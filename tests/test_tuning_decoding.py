@@ -9,10 +9,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import RequestError
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring.decoding import LOOKUP, DecodingRun, Family, TimedRound, counted, decode_timed, room_for
 
 from .decoded_runs import POLICIES, random_requests
@@ -23,14 +23,14 @@ FAMILY = Family(target=LeanModel(TARGET), drafters={"small": LeanModel(perturbed
 
 
 def timed(ms: float, *kept: int, sequences: tuple[int, ...] = ()) -> TimedRound:
-    done = Round(
+    done = StepOutput(
         setup=PLAIN,
         context=9,
         sequences=list(sequences or range(len(kept))),
         kept=list(kept),
         verify_tokens=1,
         widths=(),
-        fresh=0,
+        uncached=0,
         finished=[],
     )
     return TimedRound(ms=ms, round=done)
@@ -95,11 +95,12 @@ def test_a_run_of_fewer_texts_than_slots_has_no_speed() -> None:
         run.tokens_per_s  # noqa: B018
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kind", ["plain", *POLICIES])
 def test_every_setup_emits_the_targets_own_text_within_its_room(kind: str, batch: int) -> None:
     drafter = LOOKUP if kind == "lookup" else "small"
-    setup = PLAIN if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter=drafter)
+    setup = PLAIN if kind == "plain" else StepConfig(policy=POLICIES[kind], drafter=drafter)
     requests = random_requests(5, tokens=9)
     names = [setup.drafter] if setup.drafter else []
     decoder = FAMILY.decoder(always(setup), names=names, batch=batch, capacity=room_for(requests, [setup], batch))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.loading import load_model
-from spectune.runtime.requests import Request
 from spectune.tuning.recording.effort import NARROW, RecordingBudget, width_of
 from spectune.tuning.recording.recipe import Recipe, recipe_of
 from spectune.tuning.recording.traces import COMPARED_POSITIONS, compared

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spectune.tuning.engines.cut import cut_prompts
+from spectune.tuning.engines.cut import encoded
 
 BEGIN = 1
 
@@ -23,10 +23,10 @@ def bare(texts: Sequence[str]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("texts", [("abcd", "xyz"), ("abcd", "abce"), ("abcd",)])  # they may all begin alike
 def test_the_end_of_a_prompt_is_kept_and_what_begins_every_text(texts: tuple[str, ...]) -> None:
-    assert cut_prompts(beginning, texts, 3) == [(BEGIN, *map(ord, text[-2:])) for text in texts]
-    assert cut_prompts(bare, texts, 3) == [tuple(map(ord, text[-3:])) for text in texts]
+    assert encoded(beginning, texts).cut(3) == tuple((BEGIN, *map(ord, text[-2:])) for text in texts)
+    assert encoded(bare, texts).cut(3) == tuple(tuple(map(ord, text[-3:])) for text in texts)
 
 
 def test_one_token_is_the_last_and_short_prompts_are_whole() -> None:
-    assert cut_prompts(beginning, ["ab"], 1) == [(ord("b"),)]
-    assert cut_prompts(beginning, ["ab"], 3) == [(BEGIN, ord("a"), ord("b"))]
+    assert encoded(beginning, ["ab"]).cut(1) == ((ord("b"),),)
+    assert encoded(beginning, ["ab"]).cut(3) == ((BEGIN, ord("a"), ord("b")),)

@@ -23,9 +23,9 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import require_regime
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.choice import choose_plan
 from spectune.runtime.engines.measured import EngineLoad, Sample
 from spectune.runtime.engines.setting import Setting
+from spectune.runtime.plan_choice import choose_plan
 from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.engines.profile import EngineProfile, EngineRequest, profile_engine, who_drafts

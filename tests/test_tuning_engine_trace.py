@@ -33,6 +33,7 @@ def trace_of(engine: SimulatedEngine) -> AcceptanceTrace:
     return followed(engine, engine.drafters[0], texts)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("right", [0.0, 0.2, 0.6, 0.95, 1.0])
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8])
 def test_chains_of_any_length_walk_as_the_engine_runs_them(right: float, length: int) -> None:

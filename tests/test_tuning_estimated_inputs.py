@@ -20,7 +20,7 @@ from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.model import ModelIdentity
-from spectune.runtime.choice import choose_plan
+from spectune.runtime.plan_choice import choose_plan
 from spectune.tuning.estimates.host_time import UNKNOWN
 from spectune.tuning.estimates.inputs import inputs_on_estimates
 from spectune.tuning.plan import solve_and_store, solve_plan

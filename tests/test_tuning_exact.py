@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request
+from spectune.runtime.sampling.noise import gumbel
 from spectune.tuning.measuring.exact import Judgement, judge
 from spectune.tuning.recording.continuations import continuations
 

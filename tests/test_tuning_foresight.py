@@ -12,13 +12,13 @@ from spectune.demo.story import family_folder
 from spectune.errors import RequestError
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import HeadShape
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.models.recycling import RecyclingHead
-from spectune.runtime.requests import Request
 from spectune.tuning.family import identify_all
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.trial import ForwardTrial, TrialCell

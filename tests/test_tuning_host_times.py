@@ -13,13 +13,14 @@ from spectune.planner.strategies import REGISTRY
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
-from spectune.runtime.committed import Committed
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.engine.step import TargetVerifier
+from spectune.runtime.engine.step_output import RoundResult
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.verifying import Verifying
 from spectune.tuning.measuring import host_times as module
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.host_times import HostTimes, host_times
@@ -110,14 +111,14 @@ def test_without_memory_for_rounds_of_any_batch_a_profile_ends_in_one_line(monke
 
 
 def test_a_verification_that_finds_no_memory_leaves_its_batch_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = Verifying._verify_tree
+    verify = TargetVerifier._verify
 
-    def short(verifying: Verifying, batch: list[object], draft: DraftBatch, fed: int, *rest: object) -> Committed:
-        if len(batch) == 3 and fed > 1:
+    def short(verification: TargetVerifier, batch: list[object], draft: DraftBatch, config: StepConfig) -> RoundResult:
+        if len(batch) == 3 and draft.sizes.max() > 1:
             raise torch.OutOfMemoryError(SHORT)
-        return verify(verifying, batch, draft, fed, *rest)  # type: ignore[arg-type]
+        return verify(verification, batch, draft, config)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Verifying, "_verify_tree", short)
+    monkeypatch.setattr(TargetVerifier, "_verify", short)
     found = timed(1, 3)
     assert {sample.batch for sample in found.samples} == {1}
     assert found.left_out == ("memory has no room for rounds of batch 3, which were not timed",)

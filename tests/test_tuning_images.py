@@ -71,7 +71,7 @@ def test_a_target_that_sees_is_profiled_and_planned_with_an_exit_of_its_own(plac
     request = asked(place, models=models, record="quick")
     with open_store(str(tmp_path / "store.db")) as store:
         done = profile(request, store, lock_wait_s=60.0, progress=lambda what, share: None)
-        wanted = PlanRequest(target=done.identities.target, device=done.device, dtype="float32")
+        wanted = PlanRequest(target=done.identities.target, device=done.device, dtype="float32", trials=2)
         plan = make_plan(wanted, store)
     assert [trace.drafter_name for trace in done.traces] == ["exit2"] and plan.cells
     texts = texts_of(done.traces[0])

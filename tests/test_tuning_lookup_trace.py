@@ -11,7 +11,7 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import MISS
-from spectune.runtime.requests import Request
+from spectune.runtime.batch.sequence import Request
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile
@@ -42,7 +42,7 @@ def test_a_target_alone_is_profiled_and_planned(tmp_path: Path) -> None:
     )  # fmt: skip
     with open_store(str(tmp_path / "store.db")) as store:
         done = profile(request, store, lock_wait_s=60.0, progress=lambda what, share: None)
-        wanted = PlanRequest(target=done.identities.target, device=done.device, dtype="float32")
+        wanted = PlanRequest(target=done.identities.target, device=done.device, dtype="float32", trials=2)
         plan = make_plan(wanted, store)
         assert inputs_from_store(wanted, store).texts == inputs_of(done).texts
     assert [trace.drafter for trace in done.traces] == ["lookup"] and not plan.drafters

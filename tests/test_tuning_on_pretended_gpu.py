@@ -15,11 +15,11 @@ from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.role import CAPTURED
-from spectune.runtime.feed import Feed
-from spectune.runtime.loader import load
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.engine.feed import Feed
+from spectune.runtime.load import load
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import Family, refilled
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import Profile, profile
@@ -120,7 +120,7 @@ def test_a_session_emits_what_plain_decoding_on_the_cpu_does(
 def test_a_round_is_timed_when_the_device_has_read_the_prompts_before_it() -> None:
     """Else reading would be the time of the round that is timed next, and a drafter reads what plain rounds do not."""
     requests = [Request(prompt=(3, 4, 5), max_new_tokens=6)] * 4
-    setup = RoundSetup(policy=ChainPolicy(length=2), drafter="small")
+    setup = StepConfig(policy=ChainPolicy(length=2), drafter="small")
     with pretended_gpu():
         placed: list[Any] = [tiny_llama(layers=1, seed=seed) for seed in (1, 2)]  # Any: torch types no model's `to`
         target, small = (LeanModel(model.to(PLACE)) for model in placed)

@@ -34,7 +34,7 @@ from .synthetic import (
     texts,
 )
 
-REQUEST = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload="made up")
+REQUEST = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload="made up", trials=2)
 
 
 @cache

@@ -21,15 +21,16 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.host_line import HYBRID
 from spectune.profiler.records.overhead import OverheadSample
-from spectune.runtime import stopwatch
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.batch import stopwatch
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family, room_for
@@ -144,9 +145,9 @@ def test_rounds_that_did_not_run_as_most_of_their_policy_did_are_left_out(ahead:
     assert found.is_ahead is (ahead == 5) and found.host_ms == ((1.0,) if ahead == 5 else (3.0,)) * 5
 
 
-def round_of(setup: RoundSetup, *, nodes: int, widths: tuple[int, ...], is_ahead: bool = False) -> Round:
+def round_of(setup: StepConfig, *, nodes: int, widths: tuple[int, ...], is_ahead: bool = False) -> StepOutput:
     told: dict[str, Any] = {"context": 9, "sequences": [0], "kept": [1], "fresh": 1, "finished": []}
-    return Round(setup=setup, verify_tokens=nodes, widths=widths, is_ahead=is_ahead, **told)
+    return StepOutput(setup=setup, verify_tokens=nodes, widths=widths, is_ahead=is_ahead, **told)
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
@@ -193,7 +194,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
     step = Decoder.step
 
-    def slow_step(decoder: Decoder, setup: RoundSetup) -> Round:
+    def slow_step(decoder: Decoder, setup: StepConfig) -> StepOutput:
         clock.now_ns += 7_000_000
         clock.rounds += 1
         clock.is_plain = isinstance(setup.policy, PlainPolicy)

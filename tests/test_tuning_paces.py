@@ -13,6 +13,7 @@ from spectune.planner.plans.observation import CellObservation, Observation
 from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.pricing.cells import cells_of
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.profiler.records.wire import to_json
 from spectune.tuning.inputs import inputs_from_store
@@ -131,7 +132,9 @@ def decoded(plan: Plan, number: int, hour: int, *paces: float, policy: str = "pl
 
 
 def solved() -> Plan:
-    return solve(told(), cells_of([1], [10]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    return solve(
+        told(), cells_of([1], [10]), created="2026-01-01T00:00:00Z", spectune="0.1", options=SearchOptions(trials=0)
+    )
 
 
 def test_decoders_tell_the_middle_pace_of_each_hour_by_their_plain_rounds(store: Store) -> None:

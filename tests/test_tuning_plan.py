@@ -23,7 +23,7 @@ from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAccept
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
-from spectune.runtime.choice import choose_plan
+from spectune.runtime.plan_choice import choose_plan
 from spectune.tuning.estimates.host_time import borrowed_host_time, is_known, no_host_time
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.parts import footprints_of
@@ -46,7 +46,7 @@ from .synthetic import (
 )
 
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
-REQUEST = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload="made up")
+REQUEST = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload="made up", trials=2)
 SMALL = replace(REQUEST, batches=(1,), contexts=(30, 60), trials=2)
 AGREEMENT = PairwiseAcceptance(
     models=("target", "small"),

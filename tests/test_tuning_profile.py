@@ -101,9 +101,9 @@ def test_forwards_are_timed_before_recording_behind_it_and_between_and_after_who
 ) -> None:
     told: list[object] = []
 
-    def noted(*args: Any, until: float, traces: Sequence[AcceptanceTrace], **kwargs: Any) -> object:
+    def noted(timing: Any, family: Any, sink: Any, *, until: float, traces: Sequence[AcceptanceTrace]) -> object:
         told.append((until, len(traces)))
-        return time_surfaces(*args, until=until, traces=traces, **kwargs)
+        return time_surfaces(timing, family, sink, until=until, traces=traces)
 
     monkeypatch.setattr("spectune.tuning.measuring.timing.time_surfaces", noted)
     run(replace(request_, batches=(1, 2)), tmp_path, lambda what, _: told.append(what))

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
 from spectune.profiler.prompts import Message, Prompt
-from spectune.runtime.prompt_ids import beginning, encode_prompt, prompt_ids
+from spectune.runtime.engine.prompts import beginning, encode_prompt, prompt_ids
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 

@@ -9,10 +9,10 @@ import pytest
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.excess import STALL
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import race as race_module
 from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
 from spectune.tuning.measuring.race import DecoderEntrant, race, undisturbed_ms
@@ -24,7 +24,7 @@ from .tiny_models import perturbed, tiny_llama
 
 TARGET = tiny_llama(layers=2, seed=1)
 FAMILY = Family(target=LeanModel(TARGET), drafters={"small": LeanModel(perturbed(TARGET, 0.02))})
-CHAIN = RoundSetup(policy=ChainPolicy(length=3), drafter="small")
+CHAIN = StepConfig(policy=ChainPolicy(length=3), drafter="small")
 
 
 class Diary:
@@ -45,7 +45,7 @@ def diary(*, turns: int, seed: int) -> list[tuple[str, float]]:
     return pages
 
 
-def entered(setup: RoundSetup, requests: list[Request], batch: int) -> DecoderEntrant:
+def entered(setup: StepConfig, requests: list[Request], batch: int) -> DecoderEntrant:
     return entrant("it", setup, FAMILY, requests, batch)
 
 
@@ -54,14 +54,14 @@ def emitted(one: DecoderEntrant) -> int:
 
 
 def rounds(*ms: float, verify_tokens: int = 4, widths: tuple[int, ...] = (1,)) -> list[TimedRound]:
-    shape = Round(
+    shape = StepOutput(
         setup=PLAIN,
         context=9,
         sequences=[0],
         kept=[1],
         verify_tokens=verify_tokens,
         widths=widths,
-        fresh=1,
+        uncached=1,
         finished=[],
     )
     return [TimedRound(ms=one, round=shape) for one in ms]

@@ -134,7 +134,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> ProfileRequest:
 def test_a_profile_keeps_it_and_a_plan_from_the_store_finds_it(asked: ProfileRequest, tmp_path: Path) -> None:
     with open_store(str(tmp_path / "store.db")) as store:
         made = profile(asked, store, lock_wait_s=60.0, progress=lambda *_: None)
-        wanted = PlanRequest(target=made.identities.target, device=made.device, dtype="float32")
+        wanted = PlanRequest(target=made.identities.target, device=made.device, dtype="float32", trials=2)
         found, fresh = inputs_from_store(wanted, store).readings, inputs_of(made).readings
     keys = {made.identities.target.key, made.identities.drafters["small"].key}
     assert set(found) == set(fresh) == keys

@@ -17,9 +17,9 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
+from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request, Sequence
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.portion import Portion
 from spectune.tuning.recording.recipe import Recipe, recipe_of

@@ -13,7 +13,7 @@ from spectune.demo.story import family_folder
 from spectune.errors import DeviceError, MeasurementError
 from spectune.planner.plans.provenance import SurfaceSource
 from spectune.profiler.records.device import Device
-from spectune.runtime import loader
+from spectune.runtime import load as loader
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import decoding_regime, in_regime, plain_regime
 from spectune.tuning.family import family_in, load_family, require_regime, settled_regime

@@ -33,10 +33,10 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.calibration import SurvivalCurve
-from spectune.runtime.decoder import Round
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
+from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.recipe import Recipe
@@ -138,9 +138,9 @@ def recorded() -> tuple[Family, list[Request], Recording]:
     return family, requests, recording_of(trace)
 
 
-def decoded(policy: TreePolicy, batch: int) -> list[Round]:
+def decoded(policy: TreePolicy, batch: int) -> list[StepOutput]:
     family, requests, _ = recorded()
-    setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, TextPolicy) else "small")
+    setup = StepConfig(policy=policy, drafter=LOOKUP if isinstance(policy, TextPolicy) else "small")
     room = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=[str(setup.drafter)], batch=batch, capacity=room)
     run = decode_timed(decoder, requests, batch, keeps_full=True)
@@ -174,4 +174,4 @@ def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch:
     assert replay.nodes.tolist() == [one.verify_tokens for one in rounds]
     assert replay.contexts.tolist() == [one.context for one in rounds]
     assert [tuple(width for width in row if width) for row in replay.widths.tolist()] == [one.widths for one in rounds]
-    assert isinstance(policy, TextPolicy) or replay.catch_up.tolist() == [one.fresh for one in rounds]
+    assert isinstance(policy, TextPolicy) or replay.catch_up.tolist() == [one.uncached for one in rounds]

@@ -24,15 +24,15 @@ from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.role import RESUME
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
-from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
+from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_config
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import ForwardInput, LeftStates
+from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.training.cards import save_weights
 from spectune.tuning.documents import PlanFiles, inputs_from_files
@@ -86,7 +86,7 @@ def test_what_is_timed_is_what_is_decoded(batch: int, seen: list[Seen]) -> None:
     runner_of(EXIT, RESUME, identity="it", slots=batch, capacity=60).prepare(batch, 11, 5)()
     timed = list(seen)
     seen.clear()
-    schedule = always(RoundSetup(policy=ResumedPolicy(draft=ChainPolicy(length=4)), drafter="it"))
+    schedule = always(StepConfig(policy=ResumedPolicy(draft=ChainPolicy(length=4)), drafter="it"))
     drafters = {"it": ExitDrafter(EXIT, slots=batch, capacity=60)}
     decoder = Decoder(LEAN, drafters, schedule, slots=batch, capacity=60)
     for _ in range(batch):
@@ -174,7 +174,7 @@ def stored(folder: Path, *resumes: LatencySurface) -> LatencySurface | None:
             store.add_measurements(key, own.measurements)
         store.add_overhead(found.overhead)
         store.add_trace(drafter.trace)
-        request = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload=found.workload)
+        request = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload=found.workload, trials=2)
         return inputs_from_store(request, store).drafters[0].resume
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.requests import Request
+from spectune.runtime.batch.sequence import Request
 from spectune.tuning.measuring.timing import domains_of
 from spectune.tuning.request import Models, ProfileRequest
 

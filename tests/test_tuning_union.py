@@ -114,6 +114,7 @@ def asked_when_drafting(tree: Strategy, text: list[int], seed: int, levels: int 
     return found
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("levels", [None, 3], ids=["distinct scores", "many ties"])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("tree", [*TREES, *MORE], ids=str)
@@ -141,6 +142,7 @@ def test_the_trees_are_node_for_node_those_of_the_rules_that_were_written_for_re
     assert digest(layers) == BEFORE[name, possible]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("levels", [None, 3], ids=["distinct scores", "many ties"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_union_holds_exactly_what_each_strategy_alone_asks(seed: int, levels: int | None) -> None:

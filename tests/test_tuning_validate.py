@@ -18,6 +18,7 @@ from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.provenance import Provenance
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.pricing.cells import cells_of
+from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.plain import PlainPolicy
@@ -28,9 +29,9 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
+from spectune.runtime.batch.sequence import Request
+from spectune.runtime.batch.step_config import always, plain_setup, setup_of
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.requests import Request
-from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import decode_timed, names_of
 from spectune.tuning.measuring.speed_probe import CALLS, SpeedProbe, draft_probes, gauged_sizes, pace_of
@@ -84,7 +85,13 @@ def solved() -> Plan:
     """Solve a made-up plan."""
     language = Language(3)
     trace = record(SkilledDrafter(language, 0.95), texts(language, 6, lambda text: 16), every_node(2, 3))
-    return solve(inputs(trace), cells_of([1, 3], [10, 40]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    return solve(
+        inputs(trace),
+        cells_of([1, 3], [10, 40]),
+        created="2026-01-01T00:00:00Z",
+        spectune="0.1",
+        options=SearchOptions(trials=0),
+    )
 
 
 def planned(folder: Path) -> Plan:

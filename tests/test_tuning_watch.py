@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -319,3 +320,50 @@ def test_a_new_plan_has_one_source_where_one_start_serves_all() -> None:
     for takes_table in (False, True):
         best = best_ways(ways, {1: 0.5, 8: 0.5}, takes_table=takes_table)
         assert {at: way.source for at, way in best.items()} == {1: "small", 8: "small"}
+
+
+@pytest.mark.parametrize("counts_rounds", [True, False])
+@pytest.mark.parametrize(("rates", "told"), [(RATES, "as planned"), ((0.4, 0.2, 0.1), "lower")])
+def test_sglang_s_gauges_tell_tokens_of_a_round_and_no_positions(
+    rates: tuple[float, ...], told: str, *, counts_rounds: bool
+) -> None:
+    rounds = Rounds(1)
+    watch = FleetWatch((ONE,), {"here": lambda: page_of(rounds.sglang_page(1.0, counts_rounds=counts_rounds))})
+    watch.look()
+    watch.begin()
+    for _ in range(4):
+        rounds.decode(1000, rates)
+        watch.look()
+    seen = watch.seen()
+    assert (seen.accepted, seen.mix, seen.generated) == (told, "as planned", float(rounds.tokens))
+    assert seen.tokens_per_round == pytest.approx(1.0 + sum(rates), rel=0.03)
+    assert len(seen.acceptance) == 3 and sum(seen.acceptance) == pytest.approx(sum(rates), rel=0.05)
+    falls = [behind / before for before, behind in pairwise((1.0, *seen.acceptance))]
+    assert falls == pytest.approx([falls[0]] * 3)
+    assert any("SGLang tells no positions" in event for event in seen.events)
+
+
+def test_an_sglang_that_decodes_plainly_drafts_nothing() -> None:
+    rounds = Rounds(1)
+    watch = FleetWatch((ONE,), {"here": lambda: page_of(rounds.sglang_page(1.0, counts_rounds=True))})
+    watch.look()
+    watch.begin()
+    rounds.decode(1000, ())
+    watch.look()
+    seen = watch.seen()
+    assert (seen.tokens_per_round, seen.acceptance) == (None, ())
+    assert not any("SGLang" in event for event in seen.events)
+
+
+def test_a_schedule_that_begins_with_its_longest_length_is_planned_so() -> None:
+    one = (ran(PLAIN, 0, 10.0, 1.0), ran("small", 1, 10.0, 1.9), ran("small", 3, 20.0, 2.5))
+    eight = (ran(PLAIN, 0, 10.0, 1.0), ran("small", 1, 10.0, 1.2), ran("small", 3, 10.0, 2.0))
+    plans = [
+        Expected(concurrency=at, ran=own, way=(PLAIN, 0), is_model=True, error=0.02)
+        for at, own in ((1, one), (8, eight))
+    ]
+    ways, shares = repriced(plans, PLAIN, ()), {1: 0.5, 8: 0.5}
+    free = best_ways(ways, shares, takes_table=True)
+    assert {at: way.length for at, way in free.items()} == {1: 1, 8: 3}
+    bound = best_ways(ways, shares, takes_table=True, longest_first=True)
+    assert bound[1].length >= bound[8].length

@@ -38,11 +38,11 @@ from spectune.profiler.records.overhead import RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.visit import Visit
 from spectune.profiler.records.wire import from_json, to_json
-from spectune.runtime.choice import Choice
-from spectune.runtime.generator import Generator
+from spectune.runtime.batch.step_config import always
+from spectune.runtime.engine.generator import Generator
+from spectune.runtime.fallbacks import alternative_setup
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.runtime.setup import always
-from spectune.runtime.substitutes import alternative_setup
+from spectune.runtime.plan_choice import Choice
 from spectune.service.health import Health
 from spectune.service.jobs import NewJob
 from spectune.service.plans import DriftReport
@@ -196,7 +196,7 @@ def test_its_plan_decodes_the_targets_own_tokens(
 ) -> None:
     with open_store(str(file)) as opened:  # upgrades it
         (device,) = opened.devices()
-    monkeypatch.setattr("spectune.runtime.loader.detect", lambda wanted: device)  # as on the machine that it is for
+    monkeypatch.setattr("spectune.runtime.load.detect", lambda wanted: device)  # as on the machine that it is for
     generator = spectune.load(
         FAMILY / "target",
         store=file,

@@ -10,9 +10,9 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from spectune.planner.records.image_ids import IMAGE_IDS
-from spectune.runtime.images import Image
+from spectune.runtime.batch.images import Image
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.vision import Lens
-from spectune.runtime.requests import Request
 
 from .tiny_models import with_exact_norms
 

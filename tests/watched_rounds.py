@@ -10,11 +10,11 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch
-from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Round
-from spectune.runtime.faults import Fault
-from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.batch.faults import Fault
+from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.step_config import StepConfig
+from spectune.runtime.engine.step_output import StepOutput
+from spectune.runtime.plan_choice import Choice
 
 from .plans import plain_cell, plan_of
 from .synthetic import model
@@ -55,7 +55,7 @@ def choice_of(plan: Plan | None) -> Choice:
 
 
 def round_of(
-    setup: RoundSetup,
+    setup: StepConfig,
     kept: Many[int],
     ms: float,
     *,
@@ -63,12 +63,12 @@ def round_of(
     texts: int = 0,
     faults: tuple[Fault, ...] = (),
     temperature: float | None = 0.0,
-    instead_of: RoundSetup | None = None,
+    instead_of: StepConfig | None = None,
     finished: tuple[Sequence, ...] = (),
     joined: tuple[int, ...] = (),
-) -> Round:
+) -> StepOutput:
     """Return a round that kept so many tokens per sequence; a quarter of its time is drafting, half verifying."""
-    return Round(
+    return StepOutput(
         setup=setup,
         instead_of=instead_of,
         context=context,
@@ -76,7 +76,7 @@ def round_of(
         kept=list(kept),
         verify_tokens=setup.padded(1),
         widths=(),
-        fresh=0,
+        uncached=0,
         finished=list(finished),
         joined=joined,
         left=texts,

@@ -8,13 +8,14 @@ from itertools import pairwise
 
 from ..errors import TrainingError
 from ..planner.strategies.chain import ChainPolicy
-from ..runtime.decoder import Decoder, Round
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.feed import Feed
+from ..runtime.engine.engine import Decoder
+from ..runtime.engine.feed import Feed
+from ..runtime.engine.step_output import StepOutput
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, draft_room
 
 SLOTS = 8  # sequences decoded at once
 DRAFTER = "the drafter"  # its name in the rounds that try it out
@@ -37,7 +38,7 @@ def chain_acceptance(
     target: CausalModel, drafter: CausalModel, requests: Sequence[Request], length: int
 ) -> ChainAcceptance:
     """Return the acceptance of a drafter's chains along the target's texts; TrainingError where a round fails."""
-    setup = RoundSetup(policy=ChainPolicy(length=length), drafter=DRAFTER)
+    setup = StepConfig(policy=ChainPolicy(length=length), drafter=DRAFTER)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     capacity, slots = longest + draft_room([setup]), min(SLOTS, len(requests))
     drafters = {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)}
@@ -51,7 +52,7 @@ def chain_acceptance(
     return acceptance_of(kept, length)
 
 
-def require_faultless(done: Round) -> None:
+def require_faultless(done: StepOutput) -> None:
     """Raise TrainingError where a round had a fault: its counts say nothing about the drafter."""
     if done.faults:
         fault = done.faults[0]

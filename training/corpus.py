@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import TrainingError
 from ..profiler.prompt_files import is_data
 from ..profiler.prompts import read_prompts
-from ..runtime.prompt_ids import beginning, encode_prompt, last_tokens
+from ..runtime.engine.prompts import beginning, encode_prompt, last_tokens
 
 Ids = NDArray[np.int64]
 

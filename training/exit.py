@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
 from ..planner.records.image_ids import IMAGE_IDS
-from ..runtime.images import Image
+from ..runtime.batch.images import Image
 from ..runtime.models.anatomy import text_part
 from ..runtime.models.drafter_shapes import ExitShape, exit_config
 from ..runtime.models.exit import DOWN, NORM, UP

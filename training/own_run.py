@@ -19,16 +19,16 @@ from ..profiler.identity import identify
 from ..profiler.prompt_files import is_data
 from ..profiler.prompts import Prompt, read_prompts
 from ..profiler.records.model import ModelIdentity
-from ..runtime.ends import end_tokens
-from ..runtime.images import read_image
+from ..runtime.batch.images import read_image
+from ..runtime.batch.sequence import Request, require_positions
+from ..runtime.engine.prompts import beginning, encode_prompt, prompt_ids
+from ..runtime.engine.stop_tokens import end_tokens
 from ..runtime.models.drafter import load_drafter
 from ..runtime.models.image_cache import IMAGES
 from ..runtime.models.lean import LeanModel
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.tapped import require_lean
 from ..runtime.models.vision import image_tokens, sees
-from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
-from ..runtime.requests import Request, require_positions
 from .acceptance import ChainAcceptance, chain_acceptance
 from .cards import Card, save_card
 from .corpus import Corpus, parted, read_corpus

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..planner.records.image_ids import IMAGE_IDS
-from ..runtime.decoder import Decoder
-from ..runtime.feed import Feed
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import PLAIN, always
+from ..runtime.engine.engine import Decoder
+from ..runtime.engine.feed import Feed
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.image_cache import IMAGES
-from ..runtime.requests import Request
-from ..runtime.setup import PLAIN, always
 from .language_model import Tokens
 
 Ids = NDArray[np.int64]

@@ -23,13 +23,13 @@ from ..planner.kernels.arrays import Bools, Floats, Floats32, Ints
 from ..planner.lossy.quality import ends_with
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
-from ..runtime.ends import end_tokens
+from ..runtime.batch.sequence import Request, require_positions
+from ..runtime.engine.stop_tokens import end_tokens
 from ..runtime.models.drafter import load_drafter, require_drafter_of
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShape
 from ..runtime.models.tapped import require_lean
-from ..runtime.requests import Request, require_positions
 from .frozen import positions_of
 from .language_model import Checkpoint, train
 from .pad_labels import RejectedToken, harvest, pivots_of, utilities

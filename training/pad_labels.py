@@ -30,13 +30,13 @@ from ..planner.records.pad_rule import PadRule
 from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
 from ..profiler.records.model import ModelIdentity
-from ..runtime.decoder import Decoder
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.feed import Feed
+from ..runtime.engine.engine import Decoder
+from ..runtime.engine.feed import Feed
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
-from ..runtime.requests import Request
-from ..runtime.setup import PLAIN, RoundSetup, always, draft_room
 from .acceptance import DRAFTER, require_faultless
 
 SLOTS = 64  # sequences decoded at once
@@ -95,7 +95,7 @@ def harvest(
     """
     notes = _Notes(reads)
     policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
-    setup, slots = RoundSetup(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
+    setup, slots = StepConfig(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
     decoder = Decoder(
         tapped_for(target, [drafter], also=(reads,)),

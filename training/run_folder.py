@@ -19,9 +19,9 @@ from safetensors import SafetensorError
 
 from ..errors import TrainingError
 from ..profiler.records.model import ModelIdentity
-from ..runtime.faults import is_out_of_memory, reason_of
+from ..runtime.batch.faults import is_out_of_memory, reason_of
+from ..runtime.batch.sequence import Request
 from ..runtime.models.config_file import own_kind
-from ..runtime.requests import Request
 
 PLACES = ("data", "files", "drafter", "device")  # fields of a request: where what the sources tell lies, and it runs
 RUN = "run.pt"  # how far the training has come

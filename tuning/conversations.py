@@ -9,8 +9,8 @@ from ..profiler.device import detect
 from ..profiler.lock import device_lock
 from ..profiler.prompt import Prompt
 from ..profiler.remembered import cache_folder
+from ..runtime.engine.detokenizer import decoded
 from ..runtime.models.loading import load_model, load_tokenizer
-from ..runtime.transcript import decoded
 from .family import torch_device
 from .prompts import plain_request
 from .recording.continuations import continuations

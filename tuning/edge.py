@@ -21,8 +21,8 @@ from ..profiler.identity import identify
 from ..profiler.records.excess import mean_over_median
 from ..profiler.records.host_line import CHAIN
 from ..profiler.records.role import EAGER
+from ..runtime.batch.reason import told
 from ..runtime.edge.messages import Hello, Welcome
-from ..runtime.reason import told
 from .inputs import inputs_from_store
 from .request import PlanRequest
 

@@ -21,14 +21,14 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
-from ..runtime.faults import memory_for
-from ..runtime.loader import require_recorded
+from ..runtime.batch.faults import memory_for
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import StepConfig, always
+from ..runtime.load import require_recorded
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.layout import lay_out_text
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.pivots import require_pivots_of
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always
 from .conversations import with_own_answers
 from .family import identify_all, load_family, torch_device
 from .measuring.decoding import DecodingRun, Family, decode_timed, names_of, room_for
@@ -97,10 +97,10 @@ def models_of(policy: LossyWay, drafter: str) -> tuple[str, ...]:
     return policy.draft.models if isinstance(policy.draft, StackPolicy) else (drafter,)
 
 
-def setup_for(policy: LossyWay, drafter: str) -> RoundSetup:
+def setup_for(policy: LossyWay, drafter: str) -> StepConfig:
     """Return how rounds of a lossy way are run."""
     name = stack_name(policy.draft) if isinstance(policy.draft, StackPolicy) else drafter
-    return RoundSetup(policy=policy, drafter=name)
+    return StepConfig(policy=policy, drafter=name)
 
 
 @memory_for("decoding lossily", "free some, or ask for smaller batches or shorter texts")
@@ -133,7 +133,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
     return tuple(found)
 
 
-def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> DecodingRun:
+def decode_lossy(family: Family, requests: Sequence[Request], setup: StepConfig, batch: int) -> DecodingRun:
     """Return what decoding all requests by one setup did, lossily where the setup is lossy."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)
@@ -224,7 +224,7 @@ def _kept(
         prompts=tuple(request.prompt for request in requests),
         contexts=_ints([each.context for each in rounds]),
         nodes=_ints([each.verify_tokens for each in rounds]),
-        catch_up=_ints([each.fresh for each in rounds]),
+        catch_up=_ints([each.uncached for each in rounds]),
         widths=_rows([each.widths for each in rounds], 0),
         levels=_rows([each.levels for each in rounds], NOBODY, like=[each.widths for each in rounds]),
         texts=_ints([[index if index < texts else NOBODY for index in each.sequences] for each in rounds]),

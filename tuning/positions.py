@@ -11,7 +11,7 @@ from ..planner.inputs import DrafterInputs
 from ..profiler.configuration import read_architecture
 from ..profiler.gguf_file import is_gguf
 from ..profiler.records.model import ModelIdentity
-from ..runtime.reason import reach_told
+from ..runtime.batch.reason import reach_told
 
 UNLIMITED = 2**31 - 1  # tokens
 STRETCH = 4  # estimates may be for a model stretched so far: the factor that YaRN is published with

@@ -22,9 +22,9 @@ from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import EAGER, READ
 from ..profiler.records.surface import LatencySurface
-from ..runtime.faults import memory_for
+from ..runtime.batch.faults import memory_for
+from ..runtime.batch.sequence import Request
 from ..runtime.models.loading import load_tokenizer
-from ..runtime.requests import Request
 from .conversations import with_longest_answers, with_own_answers
 from .family import (
     family_in,

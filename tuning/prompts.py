@@ -10,13 +10,13 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..profiler.prompts import Prompt
-from ..runtime.ends import end_tokens
-from ..runtime.images import ImageTokens, read_image
+from ..runtime.batch.images import ImageTokens, read_image
+from ..runtime.batch.sequence import Request, require_positions, seed_behind
+from ..runtime.engine.prompts import encode_prompt, last_tokens, prompt_ids
+from ..runtime.engine.stop_tokens import end_tokens
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config, load_tokenizer
 from ..runtime.models.vision import image_tokens, sees
-from ..runtime.prompt_ids import encode_prompt, last_tokens, prompt_ids
-from ..runtime.requests import Request, require_positions, seed_behind
 from .prompt_room import PromptRoom, prompt_room
 from .prompt_room import positions_of as positions_of  # what this module is asked for besides
 from .request import ProfileRequest

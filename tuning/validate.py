@@ -24,13 +24,13 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..profiler.records.surface import LatencySurface
 from ..profiler.remembered import cache_folder
+from ..runtime.batch.faults import memory_for
+from ..runtime.batch.sequence import Request
+from ..runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
 from ..runtime.engines.regime import measured_in
-from ..runtime.faults import memory_for
-from ..runtime.loader import require_recorded
+from ..runtime.load import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
-from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
@@ -315,7 +315,7 @@ def _raced(
     )
 
 
-def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
+def entrant(name: str, setup: StepConfig, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
     """Return a fresh decoder that runs every round by one setup, ready to race: what it captures is captured."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)

@@ -120,6 +120,11 @@ def next_way(ways: Ways, tables: Collection[str] = (), longest_first: Collection
     return None
 
 
+def promise(ways: Ways, one: Way) -> float:
+    """Return the expected gain of a way over the best that ran, in logarithms, summed over concurrencies."""
+    return max(_promise(ways, one, reach) for reach in REACHES)
+
+
 def _singles(ways: Ways) -> Sequence[Way]:
     pairs = dict.fromkeys((way.source, way.length) for own in ways.values() for way in own if not way.is_measured)
     return [(source, dict.fromkeys(ways, length)) for source, length in pairs]

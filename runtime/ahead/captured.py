@@ -14,23 +14,23 @@ from ...planner.records.draft import ROOT_TOKEN
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.hybrid import HybridPolicy
-from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws, DrawKind
+from ..batch.sequence import Sequence
+from ..batch.step_config import StepConfig
+from ..batch.stopwatch import Moment
+from ..batch.transfer import Landing, host_memory
 from ..growth.captured import CapturedGrowth, RecordedDraft
 from ..growth.grow import roots_on_device
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels.best_tokens import best_of, is_supported
-from ..requests import Sequence
-from ..setup import RoundSetup
-from ..stopwatch import Moment
-from ..transfer import Landing, host_memory
+from ..models.kv_cache import KeyValueCache
+from ..sampling.captured_sampler import DeviceDraws, DrawKind
 from .acceptance import end_round, sight_of
 from .state import DONE, DRAFTED, LAUNCHED, BatchState, Told, told_of
 from .texts import Copies
 
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
-Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
+Key = tuple[StepConfig, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class CapturedRounds:
 
     def __init__(
         self,
-        setup: RoundSetup,
+        setup: StepConfig,
         batch: int,
         target: GraphedModel,
         cache: KeyValueCache,

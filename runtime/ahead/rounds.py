@@ -17,14 +17,14 @@ import torch
 from ...planner.strategies.hybrid import HybridPolicy
 from ...planner.strategies.naming import name_of
 from ...planner.strategies.plain import PlainPolicy
-from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws, draws_ahead, kind_of
-from ..drafters.protocol import DraftsAhead
-from ..faults import Fault, is_out_of_memory, reason_of
+from ..batch.faults import Fault, is_out_of_memory, reason_of
+from ..batch.sequence import Sequence
+from ..batch.step_config import StepConfig
+from ..drafters.base import Drafter
 from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
-from ..requests import Sequence
-from ..setup import RoundSetup
+from ..models.kv_cache import KeyValueCache
+from ..sampling.captured_sampler import DeviceDraws, draws_ahead, kind_of
 from .captured import CapturedRounds, Key, Launched
 from .state import Told
 from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
@@ -36,14 +36,14 @@ class _Bet:
     starts: list[int]  # tokens in the target's cache of each, when it begins
     round: Launched
 
-    def holds(self, batch: Many[Sequence], setup: RoundSetup) -> bool:
+    def holds(self, batch: Many[Sequence], setup: StepConfig) -> bool:
         """Whether the next round is this one: the same sequences, slots and lengths, and the same setup."""
         mine = self.round.rounds.setup
         is_same = len(batch) == len(self.batch) and all(a is b for a, b in zip(batch, self.batch, strict=True))
         return is_same and self.starts == [s.context for s in batch] and (setup is mine or setup == mine)
 
 
-def needs_no_model(setup: RoundSetup, device: torch.device) -> bool:
+def needs_no_model(setup: StepConfig, device: torch.device) -> bool:
     """Return whether rounds of a setup may run ahead on a device with no model but the target."""
     if isinstance(setup.policy, PlainPolicy):
         return setup.drafter is None
@@ -57,7 +57,7 @@ def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
     return any(not s.request.stop.isdisjoint(row) for s, row in zip(batch, told.best.tolist(), strict=True))
 
 
-def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
+def _caught_up(drafter: Drafter, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
     """Return the tokens of each sequence that a drafter has to read first; None where one has more than `most`."""
     unread = drafter.unread(batch)
     if is_copied and max(map(len, unread)) > most:
@@ -89,7 +89,7 @@ class RoundsAhead:
             with suppress(Exception):  # who joins has joined: the round that wants its text tries again, and tells
                 self._texts.take_in(batch)
 
-    def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
+    def told(self, batch: Many[Sequence], setup: StepConfig, drafter: Drafter | None) -> Told | None:
         """Return a round's result, its keys moved, with the next round launched; None where it cannot run ahead."""
         bet, self._bet = self._bet, None
         current = bet.round if bet is not None and bet.holds(batch, setup) else None
@@ -106,7 +106,7 @@ class RoundsAhead:
             self._forget_texts()
             raise
 
-    def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Key | None:
+    def _key_of(self, batch: Many[Sequence], setup: StepConfig, drafter: Drafter | None) -> Key | None:
         requests = [s.request for s in batch]
         is_known = drafter is not None or needs_no_model(setup, self._target.device)
         if not is_known or not draws_ahead(requests):
@@ -114,7 +114,7 @@ class RoundsAhead:
         key = setup, len(batch), kind_of(requests)
         return None if key in self._refused else key
 
-    def _begun(self, batch: Many[Sequence], key: Key, drafter: DraftsAhead | None) -> Launched | None:
+    def _begun(self, batch: Many[Sequence], key: Key, drafter: Drafter | None) -> Launched | None:
         setup, _, kind = key
         growth: CapturedGrowth | None = None
         fresh: list[list[int]] | None = None
@@ -144,7 +144,7 @@ class RoundsAhead:
             return None
         return rounds.launch(longest) if rounds.begin(batch, fresh) else None
 
-    def _copies_by(self, setup: RoundSetup) -> Copies | None:
+    def _copies_by(self, setup: StepConfig) -> Copies | None:
         policy = copied_ahead(setup.policy, self._target.device)
         if policy is None:
             return None

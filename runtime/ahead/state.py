@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import DraftBatch
+from ..batch.stopwatch import Moment
+from ..batch.transfer import host_memory
 from ..growth.draft import batch_of
 from ..growth.layout import tree_bits
 from ..kernels.trees import SOUND, hear
 from ..models.forward import ForwardInput, TreeMask
 from ..models.kernels.best_tokens import Noise, go_on_behind
-from ..stopwatch import Moment
-from ..transfer import host_memory
 
 
 class BatchState:

@@ -14,13 +14,13 @@ from ...planner.records.draft import ROOT_TOKEN
 from ...planner.records.image_ids import IMAGE_IDS
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
+from ..batch.sequence import Sequence
+from ..batch.transfer import sent
 from ..kernels.trees import agree_with_end
 from ..models.kernels import text_copies, text_trees
 from ..models.kernels.text_copies import Copying
 from ..models.kernels.text_runs import HeldTexts
 from ..models.kernels.text_trees import Growing
-from ..requests import Sequence
-from ..transfer import sent
 from .state import BatchState
 
 if TYPE_CHECKING:

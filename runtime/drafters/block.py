@@ -12,12 +12,12 @@ from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children, DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
+from ..batch.sequence import Request, Sequence
+from ..batch.transfer import fetched_together, sent
 from ..growth.draft import DeviceChildren
 from ..models.block import Block, BlockHead, Levels
 from ..models.forward import ForwardInput
-from ..requests import Request, Sequence
-from ..sampling import draft_scores, processed, with_noise
-from ..transfer import fetched_together, sent
+from ..sampling.filters import draft_scores, processed, with_noise
 from .features import FeatureDrafter
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ..cache import FeatureCache, KeyValueCache
 from ..models.bits import bits, is_kernels
 from ..models.forward import CausalModel, ForwardInput
+from ..models.kv_cache import FeatureCache, KeyValueCache
 from ..models.whole_head import TargetStates
 from .model import ModelDrafter
 

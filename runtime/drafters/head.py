@@ -13,16 +13,16 @@ from ...errors import ModelError
 from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy, drafting
-from ..cache import KeyValueCache
+from ..batch.sequence import Sequence
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates, UnlaidBeam, UnlaidNodes
 from ..models.graphed import GraphedModel, as_loaded
+from ..models.kv_cache import KeyValueCache
 from ..models.layout import lay_out
 from ..models.recycling import RecyclingHead
 from ..models.whole_head import TargetStates
-from ..requests import Sequence
 from .block import BlockDrafter
 from .features import NOT_ATTACHED, FeatureDrafter, GivenFeatures
 from .host_pass import Found
@@ -133,8 +133,9 @@ class ExitDrafter(ModelDrafter):
             )
         self._cache, self._is_attached = cache.first(self._exit_layer), True
 
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Do nothing: the target reads prompts."""
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
+        """Return all: the target reads prompts."""
+        return len(tokens)
 
     def move(self, source: int, target: int) -> None:
         """Do nothing: the target's cache has moved before."""
@@ -146,7 +147,7 @@ class ExitDrafter(ModelDrafter):
     def swap_prefixes(self, one: int, other: int) -> None:
         """Do nothing: the target's cache has done it."""
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
+    def uncached(self, sequences: Many[Sequence]) -> int:
         """Return 1: the newest token is the only one that the target has not read."""
         return 1
 
@@ -156,6 +157,10 @@ class ExitDrafter(ModelDrafter):
             raise ModelError("an exit drafts on its target's cache; let the decoder attach it, or call attach first")
         self.rewind([sequence.context for sequence in sequences])
         return super().catch_up(sequences)
+
+    def policy_for(self, policy: TreePolicy) -> TreePolicy:
+        """Return a ResumedPolicy as it is: it says that states are left."""
+        return policy if policy.kind == "resumed" else drafting(policy)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the policy's trees; for a ResumedPolicy the states of fed tokens are stored for `left`."""

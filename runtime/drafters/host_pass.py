@@ -14,14 +14,14 @@ from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.draft import Children, Scores
 from ...planner.strategies import REGISTRY
 from ...planner.strategies.base import grow
-from ..draws import drafted_draws, is_unpenalised
+from ..batch.sequence import Request, Sequence, shared_temperature
+from ..batch.transfer import fetched_together
 from ..growth.draft import children_here, children_of, drawn_children_here
 from ..kernels.trees import descend
 from ..models.bits import BITS, bits, bits_for_kernels
 from ..models.layout import Masks
-from ..requests import Request, Sequence, shared_temperature
-from ..sampling import draft_scores, processed, with_noise
-from ..transfer import fetched_together
+from ..sampling.filters import draft_scores, processed, with_noise
+from ..sampling.sampler import drafted_draws, is_unpenalised
 
 if TYPE_CHECKING:
     from .model import ModelDrafter

@@ -12,12 +12,12 @@ from ...planner.strategies import TreePolicy
 from ...planner.strategies.hybrid import HybridPolicy
 from ...planner.strategies.text import PADDING
 from ...planner.strategies.texts import Texts
-from ..cache import KeyValueCache
+from ..batch.sequence import Sequence
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
-from ..requests import Sequence
+from ..models.kv_cache import KeyValueCache
+from .base import Drafter
 from .model import ModelDrafter
-from .protocol import LeavesStates, ReadsTarget, asked_of
 
 
 def _merged(copies: DraftBatch, drafted: DraftBatch, slots: Many[int]) -> DraftBatch:
@@ -38,7 +38,7 @@ def _parts_of(draft: DraftBatch) -> tuple[Ints, Ints, Ints]:
     return draft.tokens, draft.parents, draft.depths
 
 
-class HybridDrafter:
+class HybridDrafter(Drafter):
     """Copies from each sequence's own text where a long enough end of it occurred before, else lets the model draft.
 
     The model drafts for the whole batch if any sequence needs it, else not at all; it then reads more the next time.
@@ -47,6 +47,8 @@ class HybridDrafter:
     Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666.
     """
 
+    overlap = "model"
+
     def __init__(self, model: ModelDrafter) -> None:
         self.forwards = model.forwards  # of the model so far
         self._model = model
@@ -54,23 +56,24 @@ class HybridDrafter:
 
     def attach(self, cache: KeyValueCache) -> None:
         """Pass the target's cache to a model that reads it."""
-        if isinstance(self._model, ReadsTarget):
-            self._model.attach(cache)
+        self._model.attach(cache)
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        """Let the model read a new sequence; drop the slot's former text."""
-        self.read_along(slot, sequence.tokens[:-1], 0)
-
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
         """Let the model read on in a text; drop the slot's former text where a new one begins."""
         if held == 0:
             self._texts.admit(slot)
         self._model.read_along(slot, tokens, held)
         self.forwards = self._model.forwards
+        return len(tokens)
 
-    def rewind(self, lengths: Many[int]) -> None:
+    def forget(self, slot: int) -> bool:
+        """Drop a slot's text."""
+        self.read_along(slot, (), 0)
+        return True
+
+    def rewind(self, lengths: Many[int]) -> bool:
         """Crop the model's slot i to its first lengths[i] tokens."""
-        self._model.rewind(lengths)
+        return self._model.rewind(lengths)
 
     def move(self, source: int, target: int) -> None:
         """Move a sequence from slot `source` to `target`."""
@@ -88,9 +91,13 @@ class HybridDrafter:
             self._texts.admit(slot)
         self._model.swap_prefixes(one, other)
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
+    def uncached(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the model has to read when it next drafts."""
-        return self._model.fresh(sequences)
+        return self._model.uncached(sequences)
+
+    def policy_for(self, policy: TreePolicy) -> TreePolicy:
+        """Return what the model drafts: an exit's policy says which states it leaves."""
+        return self._model.policy_for(policy)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return one tree per sequence: a copy of its text where there is one, else the model's."""
@@ -123,9 +130,9 @@ class HybridDrafter:
 
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
         """Return the states of a draft's nodes where the model is an exit, else None."""
-        return self._model.left(sequences, draft, fed) if isinstance(self._model, LeavesStates) else None
+        return self._model.left(sequences, draft, fed)
 
     def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        draft = self._model.draft(sequences, asked_of(self._model, policy))
+        draft = self._model.draft(sequences, self._model.policy_for(policy))
         self.forwards = self._model.forwards
         return draft

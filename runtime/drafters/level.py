@@ -12,11 +12,11 @@ import torch
 from ...errors import ModelError
 from ...planner.kernels.arrays import Ints
 from ...planner.records.room import READ_TOGETHER
+from ..batch.sequence import Sequence
+from ..batch.transfer import fetched, sent
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, chain_sight, lay_out, seen_by
-from ..requests import Sequence
-from ..sampling import NOTHING, processed, seen_tokens, with_noise
-from ..transfer import fetched, sent
+from ..sampling.filters import NOTHING, processed, seen_tokens, with_noise
 
 NO_NUMBER = -1  # stands for a token where the logits are not numbers
 Pick = list[int]  # a token of a level's own chain, then its next-best ones at that place

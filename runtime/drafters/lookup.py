@@ -11,10 +11,11 @@ from ...planner.records.draft import DraftBatch, chains_of
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.text import TextPolicy
 from ...planner.strategies.texts import Texts
-from ..requests import Sequence
+from ..batch.sequence import Sequence
+from .base import Drafter
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Drafts from each sequence's own text, with the planner's own code.
 
     A text's index is built when a policy first needs it, and then extended by committed tokens only: it learns neither
@@ -23,21 +24,18 @@ class LookupDrafter:
     Source: Saxena 2023, prompt lookup decoding; arXiv:2411.10666; arXiv:2411.04975; arXiv:2511.21699.
     """
 
+    overlap = "text"
+
     def __init__(self) -> None:
-        self.forwards = 0
         self._texts = Texts()
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
+    def admit(self, slot: int, sequence: Sequence, held: int = 0) -> None:
         """Drop the slot's former text."""
         self._texts.admit(slot)
 
     def move(self, source: int, target: int) -> None:
         """Move a sequence from slot `source` to `target`."""
         self._texts.move(source, target)
-
-    def fresh(self, sequences: Many[Sequence]) -> int:
-        """Return 0: no model reads."""
-        return 0
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return one tree per sequence, only its root where the text has no copy."""

@@ -13,8 +13,7 @@ from ...planner.records.draft import DraftBatch
 from ...planner.records.room import READ_TOGETHER
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
-from ..cache import KeyValueCache
-from ..draws import drafted_draws, is_unpenalised
+from ..batch.sequence import Sequence
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
@@ -22,14 +21,16 @@ from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
 from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
 from ..models.graphed import GraphedModel
+from ..models.kv_cache import KeyValueCache
 from ..models.layout import PREFILL_TOKENS, Masks, chain_sight, lay_out, seen_by
-from ..requests import Sequence
-from ..sampling import draft_scores
+from ..sampling.filters import draft_scores
+from ..sampling.sampler import drafted_draws, is_unpenalised
+from .base import Drafter
 from .host_pass import DraftPass, Found, prepare
 from .one_call import beam_of, grown_by, nodes_behind
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Runs a drafter model over its own cache.
 
     On a CPU trees grow on the host, by the planner's own code: reading every layer's scores costs nothing there, and no
@@ -39,6 +40,8 @@ class ModelDrafter:
     Invariant: `_cached[slot]` tokens of the slot's sequence are in the cache, and all of them are committed: accepted
     tokens are always fed again, so a draft depends on the committed text alone.
     """
+
+    overlap = "model"
 
     def __init__(self, model: CausalModel, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
         """Allocate the cache, draft nodes included; `on_device` None: trees grow there unless it is the CPU."""
@@ -60,16 +63,18 @@ class ModelDrafter:
         """Return an empty cache."""
         return self._model.new_cache(slots, capacity)
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        """Read all but the newest committed token of a new sequence into the cache."""
-        self.read_along(slot, sequence.tokens[:-1], 0)
-
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
         """Read tokens into a slot that holds the first `held` of them."""
         for start in range(held, len(tokens), PREFILL_TOKENS):
             piece = tokens[start : start + PREFILL_TOKENS]
             self._feed_text(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
         self._cached[slot] = len(tokens)
+        return len(tokens)
+
+    def forget(self, slot: int) -> bool:
+        """Drop a slot's text."""
+        self.read_along(slot, (), 0)
+        return True
 
     def move(self, source: int, target: int) -> None:
         """Move a sequence from slot `source` to `target`."""
@@ -77,7 +82,7 @@ class ModelDrafter:
         self._cached[target] = self._cached[source]
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Copy at most `most` of the first tokens of a slot over another; return how many; see `CopiesPrefix`."""
+        """Copy at most `most` of the first tokens of a slot over another; return how many."""
         held = min(self._cached[source], most)
         if slot != source:
             self._cached[slot] = 0
@@ -86,13 +91,13 @@ class ModelDrafter:
         return held
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Exchange the texts of two slots; see `CopiesPrefix`."""
+        """Exchange the texts of two slots."""
         held = self._cached[one], self._cached[other]
         self._cached[one] = self._cached[other] = 0
         self._cache.swap_slots(one, other, max(held))
         self._cached[other], self._cached[one] = held
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
+    def uncached(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""
         held = zip(sequences, self._cached, strict=False)
         return max(max(len(sequence.tokens) - count, 1) for sequence, count in held)
@@ -170,9 +175,10 @@ class ModelDrafter:
         self._cache.spread(len(lengths), len(tokens))
         self._cached[: len(lengths)] = lengths
 
-    def rewind(self, lengths: Many[int]) -> None:
+    def rewind(self, lengths: Many[int]) -> bool:
         """Crop slot i to its first lengths[i] tokens; the rest is read again."""
         self._cached[: len(lengths)] = lengths
+        return True
 
     def catch_up(self, sequences: Many[Sequence]) -> torch.Tensor:
         """Feed what was committed since the last round; return logits (batch, 1, vocabulary) behind it."""

@@ -12,8 +12,8 @@ from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
-from ..cache import KeyValueCache
 from ..models.forward import Draws, FindsChildren, UnlaidBeam, UnlaidNodes
+from ..models.kv_cache import KeyValueCache
 from .host_pass import require_numbers
 
 

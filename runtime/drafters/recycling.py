@@ -13,15 +13,15 @@ from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children, DraftBatch, Scores
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
-from ..cache import KeyValueCache
+from ..batch.sequence import Request, Sequence, shared_temperature
+from ..batch.transfer import fetched_together, sent
 from ..models.block import APART
 from ..models.forward import ForwardInput
+from ..models.kv_cache import KeyValueCache
 from ..models.recycled import greedy_children, load_lookups, require_known
 from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_of
-from ..noise import gumbel_of
-from ..requests import Request, Sequence, shared_temperature
-from ..sampling import on_rows, processed, seen_tokens
-from ..transfer import fetched_together, sent
+from ..sampling.filters import on_rows, processed, seen_tokens
+from ..sampling.noise import gumbel_of
 from .features import FeatureDrafter
 
 

@@ -14,9 +14,10 @@ from ...planner.strategies import TreePolicy
 from ...planner.strategies.naming import LOOKUP
 from ...planner.strategies.stack import JOINT, StackPolicy, stack_name
 from ...planner.strategies.texts import TextState
+from ..batch.sequence import Sequence
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target
-from ..requests import Sequence
+from .base import Drafter
 from .level import Ahead, Pick, StackLevel
 
 
@@ -40,7 +41,7 @@ def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, cap
     return StackDrafter([models[one] for one in wanted], slots=slots, capacity=capacity)
 
 
-class StackDrafter:
+class StackDrafter(Drafter):
     """Drafts the first model's own chain; the models below only change how many forwards that takes.
 
     So a draft depends on the committed text alone, up to its length, and that depends on the text too. Rows of a batch
@@ -65,17 +66,19 @@ class StackDrafter:
         """Forwards so far of each model, reading prompts included, the one next to the target first."""
         return tuple(level.forwards for level in self._levels)
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        """Let every model read all but the newest committed token of a new sequence."""
-        self.read_along(slot, sequence.tokens[:-1], 0)
-
-    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> int:
         """Let every model, which holds the first `held` of these tokens, read the rest."""
         if held == 0:
             self._texts[slot] = TextState()
         for level in self._levels:
             level.read_along(slot, tokens, held)
         self.forwards = sum(self.level_forwards)
+        return len(tokens)
+
+    def forget(self, slot: int) -> bool:
+        """Drop a slot's text in every model."""
+        self.read_along(slot, (), 0)
+        return True
 
     def move(self, source: int, target: int) -> None:
         """Move a sequence from slot `source` to `target`."""
@@ -94,7 +97,7 @@ class StackDrafter:
         for level in self._levels:
             level.swap_prefixes(one, other)
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
+    def uncached(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that any model has to read first."""
         return max(level.unread(slot, s.tokens) for level in self._levels for slot, s in enumerate(sequences))
 

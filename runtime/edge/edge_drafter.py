@@ -9,13 +9,13 @@ import numpy as np
 
 from ...errors import ModelError
 from ...planner.records.draft import is_sure
+from ..batch.sequence import Request, Sequence
+from ..batch.transfer import fetched_together
 from ..drafters.model import ModelDrafter
+from ..engine.acceptance import borne_out
 from ..growth.draft import children_of
 from ..models.forward import CausalModel
-from ..requests import Request, Sequence
-from ..sampling import draft_scores
-from ..transfer import fetched_together
-from ..walk import borne_out
+from ..sampling.filters import draft_scores
 
 
 class EdgeDrafter:

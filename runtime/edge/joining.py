@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from ...errors import RequestError, ServerAwayError
 from ...planner.edge.setting import EdgeDevice
 from ...profiler.records.model import ModelIdentity
+from ..batch.sequence import Request
 from ..models.forward import CausalModel
 from ..models.vocabulary import FittedModel
-from ..requests import Request
 from .device import RemoteTarget
 from .edge_drafter import EdgeDrafter
 from .link import Link, TcpLink

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from ...errors import RequestError, SpectuneError
 from ...planner.edge.setting import DeviceDrafting
 from ...profiler.records.wire import from_json, to_json
-from ..requests import Request
+from ..batch.sequence import Request
 
 MOST_BYTES = 1 << 23  # of a line: a prompt of a million tokens
 MOST_NAME, MOST_STOPS = 64, 1024

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from ...errors import RequestError
 from ...planner.edge.setting import BatchRule
-from ..prefill import Reading
-from ..reason import told
-from ..requests import Sequence
-from ..walk import borne_out
+from ..batch.reason import told
+from ..batch.sequence import Sequence
+from ..engine.acceptance import borne_out
+from ..engine.prefill import Prefill
 from .messages import VERSION, Answer, Close, Draft, FromServer, Hello, Open, Refused, Welcome
 from .verifier import EdgeVerifier
 
@@ -58,7 +58,7 @@ class _Session:
 class _Opening:
     opened: Open
     reply: Reply
-    reading: Reading | None = None  # None until it begins
+    reading: Prefill | None = None  # None until it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class VerificationQueue:
         self._keep(name, _Session(opening.opened, reading.sequence, self._clock()))
         opening.reply(_answer(name, reading.sequence, len(opening.opened.prompt)))
 
-    def _begun(self, opened: Open) -> Reading:
+    def _begun(self, opened: Open) -> Prefill:
         request = opened.request
         if not self._verifier.is_known(request.prompt):
             raise RequestError("the prompt holds tokens that the target does not know; use the target's tokenizer")

@@ -6,21 +6,22 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.strategies.plain import PlainPolicy
+from ..batch.faults import Fault
+from ..batch.sequence import Request, Sequence
+from ..batch.step_config import PLAIN
+from ..batch.stopwatch import DONE, Stopwatch
 from ..drafters.lookup import chains
-from ..draws import draw
-from ..faults import Fault
-from ..fed_trees import prepare
+from ..engine.compiled import prepare
+from ..engine.exit_states import ExitStates
+from ..engine.lossy_rule import LossyRules
+from ..engine.prefill import Prefill, read_on
+from ..engine.scheduler import commit
+from ..engine.step import TargetVerifier
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, seen_by
-from ..prefill import Reading, read_on
-from ..requests import Request, Sequence
-from ..setup import RoundSetup
-from ..stopwatch import DONE, Stopwatch
-from ..verifying import Verifying
+from ..sampling.sampler import draw
 
 Asked = tuple[Sequence, Many[int]]  # a text, and what was drafted behind it
-UNPADDED = RoundSetup(policy=PlainPolicy())
 
 
 class EdgeVerifier:
@@ -39,14 +40,13 @@ class EdgeVerifier:
         self._cache = target.new_cache(slots + 1, room)
         masks = Masks(target.dtype, target.device, slots=slots, capacity=room)
         prepare(target.dtype, target.device)
-        self._verifying = Verifying(
+        self._verification = TargetVerifier(
             target,
             self._cache,
             masks,
             seen_by(target, room),
-            {},
-            judges={},
-            allow_lossy=False,
+            exits=ExitStates(target, {}, self.faults),
+            rules=LossyRules({}, self._cache, self.faults, is_allowed=False),
             faults=self.faults,
             watch=Stopwatch(DONE + 1),
         )
@@ -61,15 +61,15 @@ class EdgeVerifier:
         """The target's vocabulary, padding included."""
         return self._target.vocabulary
 
-    def open(self, request: Request) -> Reading:
+    def open(self, request: Request) -> Prefill:
         """Reserve a slot for a text; return its unread prompt; RequestError if it is too long."""
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens + self.most_drafted + 1)
         slot = self._slots.index(None)
         text = self._slots[slot] = Sequence(request, slot)
-        return Reading(text, slot=slot)
+        return Prefill(text, slot=slot)
 
-    def read(self, reading: Reading) -> None:
+    def read(self, reading: Prefill) -> None:
         """Read a piece of a prompt; behind the last one draw the first token, and drop the text if it is finished.
 
         Raises MemoryError or RuntimeError if the forward failed; the text is then of no more use.
@@ -89,7 +89,8 @@ class EdgeVerifier:
         self._to_the_front([text for text, _ in asked])
         rows = sorted(asked, key=lambda one: self._slot_of(one[0]))
         texts = [text for text, _ in rows]
-        self._verifying.verify(texts, chains([tokens for _, tokens in rows]), UNPADDED)
+        result = self._verification.verify(texts, chains([tokens for _, tokens in rows]), PLAIN)
+        commit(texts, result.accepted)
         for text in texts:
             if text.is_finished:
                 self.close(text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelError
 from ...profiler.prompt import Prompt
-from ..chat_turns import refusal, template_turns
+from ..engine.chat_turns import refusal, template_turns
 from ..models.config_file import written_config, written_in
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ...errors import ModelError
 from ...profiler.prompt import Prompt
-from ..ends import end_tokens
+from ..engine.prompts import chat_ids
+from ..engine.stop_tokens import end_tokens
 from ..models.loading import load_tokenizer
-from ..prompt_ids import chat_ids
 from .folder_chats import TOKENIZER_FILE, chats_of_folder, until
 from .measured import Chats
 

@@ -196,7 +196,7 @@ def _sglang(options: Sequence[Option]) -> Iterator[Rule]:
     names = ("num-steps", "eagle-topk", "num-draft-tokens")
     steps, width, tokens = (told.get(f"speculative-{name}") for name in names)
     algorithm = told.get("speculative-algorithm")
-    if algorithm not in (None, "NGRAM"):  # its trie has draft tokens alone
+    if algorithm not in (None, "NGRAM", "DFLASH", "DSPARK"):  # these have draft tokens, or a block, alone
         yield len({steps is None, width is None, tokens is None}) == 1, f"{', '.join(names)}: all are set, or none is"
     if steps is not None and width is not None and tokens is not None:
         pool = width + (steps - 1) * width**2

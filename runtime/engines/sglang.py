@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
@@ -20,6 +21,20 @@ from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Schedule, Setting, with_
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
 NGRAM = "NGRAM"  # the algorithm that searches the text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockOption:
+    """An algorithm that drafts all tokens in one forward: the option of how many, and whether it counts the root."""
+
+    option: str
+    has_root: bool
+
+
+BLOCKS = {
+    "DFLASH": BlockOption(option="speculative-num-draft-tokens", has_root=True),
+    "DSPARK": BlockOption(option="speculative-dspark-block-size", has_root=False),
+}
 FILE = "adaptive.json"
 DEPTH = 18  # of its trie unless told otherwise, and so of an n-gram and what follows it
 SHALLOW = f"SGLang's trie is {DEPTH} tokens deep: behind an n-gram it finds {DEPTH - 1} at most"
@@ -110,6 +125,8 @@ def _options(setting: Setting, schedule: Schedule) -> list[Option]:
     found: list[Option] = [("flags", "speculative-algorithm", setting.method)]
     if setting.drafter is not None:
         found.append(("flags", "speculative-draft-model-path", setting.drafter.path))
+    if (block := BLOCKS.get(setting.method)) is not None:
+        return [*found, ("flags", block.option, schedule.longest + block.has_root)]
     if setting.method != NGRAM:
         tokens = dict(setting.knobs).get("tokens", schedule.longest + 1)
         found += [

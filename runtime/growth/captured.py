@@ -20,15 +20,15 @@ from torch import Tensor
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
-from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws, draws_ahead, kind_of
+from ..batch.sequence import Request
+from ..batch.transfer import Landing, host_memory, wait_for
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels import children
 from ..models.kernels.tree_growth import MOST_CANDIDATES, CandidateBuffer, Frontier, LayerChildren, extend, finish
+from ..models.kv_cache import KeyValueCache
 from ..models.static_input import StaticInput
-from ..requests import Request
-from ..transfer import Landing, host_memory, wait_for
+from ..sampling.captured_sampler import DeviceDraws, draws_ahead, kind_of
 from .draft import batch_of, children_by_kernels
 from .grow import grow_on_device
 from .layout import LayerLayout, columns_of

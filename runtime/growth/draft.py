@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...planner.records.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
+from ..batch.transfer import fetched
 from ..models.bits import bits_for_kernels
 from ..models.forward import Draws
 from ..models.kernels.children import best_children
 from ..models.kernels.host_drawn import drawn_children
 from ..models.kernels.host_scores import children
 from ..models.kernels.threads import shared_by
-from ..transfer import fetched
 
 NO_IDS: Ints = np.empty(0, dtype=np.int64)  # tokens are counted from 0 on
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...planner.records.draft import ROOT_TOKEN, answered
 from ...planner.records.ops import Numbers
 from ...planner.strategies.base import Strategy
-from ..transfer import sent
+from ..batch.transfer import sent
 from .draft import DeviceDraft, DeviceScorer, rooted
 
 

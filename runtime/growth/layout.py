@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...planner.strategies import TreePolicy
-from ..cache import KeyValueCache
+from ..batch.transfer import sent
 from ..models.forward import WORD, ForwardInput, TreeMask
-from ..transfer import sent
+from ..models.kv_cache import KeyValueCache
 
 
 class LayerLayout:

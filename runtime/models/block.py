@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache import KeyValueCache
 from .attention import turned
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
+from .kv_cache import KeyValueCache
 from .lean import LeanModel, features_along, taken
 from .places import LayerStates, Place
 from .projection import Projection

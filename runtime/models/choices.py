@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..transfer import fetched
+from ..batch.transfer import fetched
 from .capturing import capturing
 from .kernels.jitted import launch_errors
 

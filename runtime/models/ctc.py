@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache import KeyValueCache
 from .anatomy import NORMS, Anatomy, Sight, named_layer
 from .block import APART, BlockBody, BlockHead, wanted_rows
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
+from .kv_cache import KeyValueCache
 from .lean import LeanModel
 from .places import LayerStates, Place
 from .projection import Projection

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...planner.records.image_ids import IMAGE_IDS
 from ...profiler.records.model import ModelIdentity
-from ..cache import KeyValueCache
 from .block import BlockHead, MedusaHeads, RoundHead
 from .block import tensor_shapes as medusa_tensors
 from .ctc import CtcHead
@@ -36,6 +35,7 @@ from .formats import Role, draft_role, own_packed, require_known_format
 from .forward import CausalModel, ForwardInput
 from .graphed import as_loaded
 from .head_tensors import require_head_fits
+from .kv_cache import KeyValueCache
 from .loading import load_config, load_model
 from .recycling import RecyclingHead
 from .specformer import SpecFormer

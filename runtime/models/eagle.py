@@ -22,11 +22,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...planner.kernels.arrays import Floats32, Ints
 from ...planner.records.image_ids import IMAGE_IDS
-from ..cache import FeatureCache, KeyValueCache
 from .anatomy import NORMS, Anatomy, Sight, named_layer, turns_of
 from .eagle_shape import HeadShape
 from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes
 from .head_tensors import TABLES, draft_ids, require_weights_fit
+from .kv_cache import FeatureCache, KeyValueCache
 from .lean import LeanModel, features_along, taken
 from .norm import Norm
 from .places import rows_of

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import ModelError
-from ..cache import FeatureCache, KeyValueCache
 from .drafter_shapes import ExitShape
 from .forward import ForwardInput
+from .kv_cache import FeatureCache, KeyValueCache
 from .lean import LeanModel, taken
 from .norm import Norm
 from .places import rows_of

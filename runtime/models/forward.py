@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...planner.kernels.arrays import Bools, Floats32, Ints
-from ..cache import KeyValueCache
+from .kv_cache import KeyValueCache
 
 if TYPE_CHECKING:
     from .image_cache import ImageCache

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from ..cache import KeyValueCache
 from .configuration import FULL, SLIDING, declared, longest_context_of, windows_of
 from .forward import ForwardInput
+from .kv_cache import KeyValueCache
 from .places import windowed
 
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from ...errors import DeviceError
 from ...planner.kernels.arrays import Ints
 from ...profiler.records.role import CAPTURED
-from ..cache import KeyValueCache
-from ..faults import MOST_FAULTS, is_out_of_memory
-from ..transfer import Landing, host_memory, wait_for
+from ..batch.faults import MOST_FAULTS, is_out_of_memory
+from ..batch.transfer import Landing, host_memory, wait_for
 from .capturing import capturing
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .kernels.best_tokens import best_of
 from .kernels.jitted import launch_errors
+from .kv_cache import KeyValueCache
 from .layout import Arena
 from .static_input import StaticInput
 

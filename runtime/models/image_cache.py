@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...errors import RequestError
 from ...planner.records.image_ids import IMAGE_IDS
-from ..images import Image, ImageTokens
-from ..requests import Request
+from ..batch.images import Image, ImageTokens
+from ..batch.sequence import Request
 from .vision import VisionEncoder
 
 IMAGES = 64  # that a target has room for at once

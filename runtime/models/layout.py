@@ -14,8 +14,8 @@ from torch import Tensor
 from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.room import masked_tokens
 from ...profiler.records.role import CAPTURED
+from ..batch.transfer import sent
 from ..kernels.trees import pack, place_and_show, place_layer, uncover, whole
-from ..transfer import sent
 from .forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import ModelError
-from ..cache import FeatureCache, KeyValueCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
@@ -24,6 +23,7 @@ from .image_cache import ImageCache, table_rows
 from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
+from .kv_cache import FeatureCache, KeyValueCache
 from .layout import PREFILL_TOKENS, chain_sight, lay_out
 from .places import LayerStates, Place, views_of
 from .products import FusedProducts, Products

@@ -27,7 +27,7 @@ from ...errors import DeviceError, ModelError
 from ...profiler.gguf_file import is_gguf, read_gguf
 from ...profiler.identity import require_no_adapter
 from ...profiler.records.architecture import QUANTISED
-from ..faults import is_out_of_memory
+from ..batch.faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .checkpoint import require_computable, require_loaded
 from .configuration import FULL, SLIDING, declared

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
-from ..transfer import fetched
+from ..batch.transfer import fetched
 from .config_file import OWN, own_config, own_kind
 from .drafter_shapes import require_made_for
 from .forward import CausalModel

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cache import KeyValueCache
 from .block import RoundHead
 from .forward import ForwardInput
+from .kv_cache import KeyValueCache
 from .lean import LeanModel
 from .places import rows_of
 from .recycled import PIECE, recycled_by_kernels

@@ -13,11 +13,11 @@ from torch.utils.dlpack import from_dlpack
 
 from ...errors import MeasurementError
 from ...profiler.records.role import CAPTURED
-from ..cache import KeyValueCache
 from .block import RoundHead
 from .exit import ExitModel
 from .forward import CausalModel, ForwardInput
 from .graphed import GraphedModel
+from .kv_cache import KeyValueCache
 from .lean import LeanModel
 
 

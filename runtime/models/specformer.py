@@ -23,12 +23,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..cache import KeyValueCache
 from .anatomy import NORMS, Anatomy, Sight, named_layer
 from .attention import attend, turned
 from .block import BlockBody, BlockHead, Levels, wanted_rows
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
+from .kv_cache import KeyValueCache
 from .lean import LeanModel
 from .norm import Norm
 from .places import LayerStates, Place

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..transfer import host_memory
+from ..batch.transfer import host_memory
 from .forward import ForwardInput, packed_input, packed_size
 
 

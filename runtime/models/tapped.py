@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ..cache import FeatureCache, KeyValueCache
 from .bits import bits, is_kernels
 from .block import RoundHead
 from .eagle import EagleHead
 from .exit import ExitModel
 from .forward import CausalModel, ForwardInput, LeftStates
 from .graphed import GraphedModel, as_loaded
+from .kv_cache import FeatureCache, KeyValueCache
 from .lean import LeanModel
 from .places import rows_of
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from ..faults import is_out_of_memory
+from ..batch.faults import is_out_of_memory
 from .anatomy import Anatomy
 from .kernels.fused_rows import gated, normed
 from .kernels.jitted import launch_errors

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...errors import ModelError
-from ..images import Image, ImageTokens
+from ..batch.images import Image, ImageTokens
 from .config_file import LLAVA
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's

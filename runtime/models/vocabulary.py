@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ...errors import ModelError
 from ...profiler.gguf_file import is_gguf
-from ..cache import KeyValueCache
 from .forward import CausalModel, ForwardInput
+from .kv_cache import KeyValueCache
 from .loading import load_config, load_tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has

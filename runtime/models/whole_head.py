@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...planner.kernels.arrays import Floats32, Ints
-from ..cache import FeatureCache
 from .anatomy import Anatomy
 from .attention import is_by_dots
 from .bits import bits, bits_for_kernels, is_kernels
@@ -22,6 +21,7 @@ from .kernels.few_rows import Halves
 from .kernels.threads import can_share, shared_by
 from .kernels.whole_draft import NUMBERS, UNKNOWN
 from .kernels.whole_head import draft_by_head, run_head
+from .kv_cache import FeatureCache
 from .norm import Norm
 from .projection import Projection
 

@@ -12,10 +12,10 @@ import torch
 from ...errors import MeasurementError
 from ...planner.kernels.arrays import Bools, Ints
 from ...profiler.records.role import RESUME
-from ..cache import KeyValueCache
-from ..faults import is_out_of_memory
+from ..batch.faults import is_out_of_memory
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates
+from ..models.kv_cache import KeyValueCache
 from ..models.layout import ancestors, chain_sight, lay_out, seen_by
 
 STEP = 256  # tokens: shapes of nearly one size share a cache

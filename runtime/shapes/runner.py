@@ -10,14 +10,14 @@ from ...errors import MeasurementError
 from ...planner.strategies.base import made
 from ...profiler.protocols import ShapeRunner
 from ...profiler.records.role import RESUME, require_role
+from ..batch.faults import is_out_of_memory
+from ..batch.sequence import Request, Sequence
 from ..drafters.model import ModelDrafter
-from ..faults import is_out_of_memory
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput
 from ..models.layout import PREFILL_TOKENS, lay_out_text
 from ..models.lean import LeanModel
 from ..models.regime import in_regime
-from ..requests import Request, Sequence
 from .forwards import ForwardShapes, ResumedShapes, Room, ShapeCaches, tree_layer
 
 

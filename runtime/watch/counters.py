@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..decoder import Round
-from ..setup import RoundSetup
+from ..batch.step_config import StepConfig
+from ..engine.step_output import StepOutput
 
 MOST_DEPTHS = 64  # tokens of one sequence in one round that are told apart
 
 
-def is_timed(done: Round) -> bool:
+def is_timed(done: StepOutput) -> bool:
     """Return whether the times of a round are possible: clocks, too, may fail."""
     return 0.0 <= done.draft_ms <= done.round_ms < math.inf and 0.0 <= done.verify_ms <= done.round_ms
 
@@ -21,12 +21,12 @@ class RoundSums:
 
     __slots__ = ("draft_ms", "faults", "kept", "round_ms", "rounds", "tokens", "verify_ms")
 
-    def __init__(self, setup: RoundSetup) -> None:
+    def __init__(self, setup: StepConfig) -> None:
         self.rounds = self.tokens = self.faults = 0
         self.draft_ms = self.verify_ms = self.round_ms = 0.0
         self.kept = [0] * (min(setup.policy.max_verify_tokens, MOST_DEPTHS) + 1)
 
-    def add(self, done: Round) -> int:
+    def add(self, done: StepOutput) -> int:
         """Add a round; return its tokens."""
         counts, last = self.kept, len(self.kept) - 1
         tokens = 0

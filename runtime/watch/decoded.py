@@ -12,13 +12,13 @@ from ...planner.inputs import LOOKUP
 from ...planner.strategies.plain import PlainPolicy
 from ...planner.strategies.text import TextPolicy
 from ...planner.strategies.texts import TextState
-from ..committed import Round
-from ..requests import Sequence
-from ..setup import RoundSetup
-from ..walk import accept
+from ..batch.sequence import Sequence
+from ..batch.step_config import StepConfig
+from ..engine.acceptance import accept
+from ..engine.step_output import StepOutput
 
 Stretch = tuple[int, int]  # of a text: its first place, and the one behind its last
-TextRounds = list[tuple[RoundSetup, int]]  # of one text: how each was asked to be run, and the tokens it kept
+TextRounds = list[tuple[StepConfig, int]]  # of one text: how each was asked to be run, and the tokens it kept
 NOTHING = -1  # no token
 
 
@@ -30,7 +30,7 @@ class DecodedTexts:
     def __init__(self) -> None:
         self._running: dict[int, TextRounds] = {}  # by index
 
-    def note(self, done: Round, asked: RoundSetup) -> list[tuple[Sequence, TextRounds]]:
+    def note(self, done: StepOutput, asked: StepConfig) -> list[tuple[Sequence, TextRounds]]:
         """Add a round; return the texts that ended in it and were followed from their beginning."""
         for index in done.joined:  # whoever had the number before ended outside of rounds
             self._running.pop(index, None)
@@ -42,7 +42,7 @@ class DecodedTexts:
         return [(text, rounds) for text, rounds in ended if len(text.emitted) == 1 + sum(kept for _, kept in rounds)]
 
 
-def stretches_by(setup: RoundSetup, rounds: TextRounds, prompt: int) -> list[Stretch]:
+def stretches_by(setup: StepConfig, rounds: TextRounds, prompt: int) -> list[Stretch]:
     """Return where a text was decoded by this setup object; the token after the prompt is from no round."""
     found: list[Stretch] = []
     end = prompt + 1
@@ -55,12 +55,12 @@ def stretches_by(setup: RoundSetup, rounds: TextRounds, prompt: int) -> list[Str
     return found
 
 
-def is_told_by_texts(setup: RoundSetup) -> bool:
+def is_told_by_texts(setup: StepConfig) -> bool:
     """Whether a text alone gives the rounds that it takes by a setup."""
     return isinstance(setup.policy, PlainPolicy) or (setup.drafter == LOOKUP and isinstance(setup.policy, TextPolicy))
 
 
-def rounds_along(setup: RoundSetup, tokens: Many[int], stretches: Many[Stretch]) -> float:
+def rounds_along(setup: StepConfig, tokens: Many[int], stretches: Many[Stretch]) -> float:
     """Return how many rounds a setup takes for ordered stretches of a text; see `is_told_by_texts`."""
     if not isinstance(setup.policy, TextPolicy):
         return float(sum(end - start for start, end in stretches))

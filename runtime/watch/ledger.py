@@ -10,10 +10,10 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.schedule import promised_contexts
 from ...planner.strategies.plain import PlainPolicy
-from ..choice import Choice
-from ..committed import Round
-from ..requests import Sequence
-from ..setup import PLAIN, RoundSetup, plain_setup
+from ..batch.sequence import Sequence
+from ..batch.step_config import PLAIN, StepConfig, plain_setup
+from ..engine.step_output import StepOutput
+from ..plan_choice import Choice
 from .counters import RoundBlock, RoundSums
 from .decoded import TextRounds, is_told_by_texts, rounds_along, stretches_by
 from .drift import PromiseTest
@@ -39,7 +39,7 @@ class Lane:
     def __init__(
         self,
         cell: PlanCell | None,
-        setup: RoundSetup,
+        setup: StepConfig,
         *,
         is_planned: bool,
         reach: Reach | None = None,
@@ -204,7 +204,7 @@ def _burst(lane: Lane) -> int:
     return PLAIN_BURST if isinstance(lane.setup.policy, PlainPolicy) else DRAFTED_BURST
 
 
-def _own(setup: RoundSetup) -> RoundSetup:
+def _own(setup: StepConfig) -> StepConfig:
     """Return a copy of a setup, an object that no other cell has."""
     return replace(setup)
 
@@ -233,12 +233,12 @@ class Reach:
     below: float = 0.0  # share of a round at the cell's context that grows with it, for shorter ones
     above: float = 0.0  # for longer ones
 
-    def holds(self, done: Round) -> bool:
+    def holds(self, done: StepOutput) -> bool:
         """Whether a round is one of them: no faults, and the right batch, context and temperature."""
         is_alike = len(done.kept) == self.batch and done.temperature == self.temperature
         return is_alike and not done.faults and self.low <= done.context <= self.high
 
-    def at_home_ms(self, done: Round) -> float:
+    def at_home_ms(self, done: StepOutput) -> float:
         """Return the time that a round would have taken at the cell's own context."""
         share = self.above if done.context > self.context else self.below
         return done.round_ms / (1.0 + share * (done.context / self.context - 1.0))

@@ -9,7 +9,7 @@ from threading import Lock, Thread
 
 from ...db import open_store
 from ...db.url import settled_place
-from ..faults import reason_of
+from ..batch.faults import reason_of
 
 MOST_WAITING = 64  # documents; the oldest are dropped where the store stays away
 Keep = Callable[[str], None]  # writes one document, and raises where it cannot

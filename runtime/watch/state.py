@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..choice import Choice
+from ..plan_choice import Choice
 from .drift import PromiseTest
 from .ledger import WatchedCell
 from .prometheus import Labels, MetricFamily, Sample

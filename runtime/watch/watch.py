@@ -13,11 +13,11 @@ from typing import Literal
 from ...planner.plans.plan import PlanCell
 from ...planner.strategies.naming import name_of
 from ...profiler.records.wire import to_json
-from ..choice import Choice
-from ..decoder import Round
-from ..requests import Sequence
-from ..setup import PlannedSchedule, RoundSetup
-from ..stopwatch import BEGUN, DONE, Stopwatch
+from ..batch.sequence import Sequence
+from ..batch.step_config import PlannedSchedule, StepConfig
+from ..batch.stopwatch import BEGUN, DONE, Stopwatch
+from ..engine.step_output import StepOutput
+from ..plan_choice import Choice
 from .counters import BlockMeans, is_timed
 from .decoded import DecodedTexts, TextRounds
 from .guard import Switch
@@ -90,13 +90,13 @@ class Watch:
         if writer is not None:
             weakref.finalize(self, _write_rest, self._ledger, writer)
 
-    def schedule(self, batch: int, context: int) -> RoundSetup:
+    def schedule(self, batch: int, context: int) -> StepConfig:
         """Return the setup of the next round."""
         if self._planned is None:
             return self._ledger.cells[0].lane.setup
         return self._cells[id(self._planned(batch, context))].lane.setup
 
-    def note(self, done: Round, /) -> None:
+    def note(self, done: StepOutput, /) -> None:
         """Take a finished round."""
         found = self._ran.get(id(done.setup if done.instead_of is None else done.instead_of))
         if found is None:
@@ -163,7 +163,7 @@ class Watch:
         self._stopwatch.mark(DONE)
         self._replay_ms += self._stopwatch.ms(BEGUN, DONE)
 
-    def _judge(self, cell: WatchedCell, asked: Lane, lane: Lane, done: Round, tokens: int) -> None:
+    def _judge(self, cell: WatchedCell, asked: Lane, lane: Lane, done: StepOutput, tokens: int) -> None:
         """Add a round to the contest, by the setup it should have had, and to a block, by the one it had."""
         if cell.guard is not None:
             switch = cell.guard.note(
@@ -204,7 +204,7 @@ class Watch:
                 f"tokens/s, {speed:.1f} at last: {_apart(block, lane.cell)}",
             )
 
-    def _note_faults(self, done: Round, lane: Lane) -> None:
+    def _note_faults(self, done: StepOutput, lane: Lane) -> None:
         """Report each source's first faults of each kind, and its end; others only count."""
         for fault in done.faults:
             source = fault.drafter or ""
@@ -260,7 +260,7 @@ def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
     )
 
 
-def _named(setup: RoundSetup) -> str:
+def _named(setup: StepConfig) -> str:
     return name_of(setup.policy.code, setup.drafter)
 
 

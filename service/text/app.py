@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ...errors import DeviceError, RequestError, SpectuneError
-from ...runtime.generation import GenerationSettings
-from ...runtime.generator import Generator
-from ...runtime.requests import Request, Sampling, seed_behind
-from ...runtime.serving import Session
+from ...runtime.batch.sequence import Request, Sampling, seed_behind
+from ...runtime.engine.generator import Generator
+from ...runtime.engine.session import Session
+from ...runtime.engine.settings import GenerationSettings
 from ...runtime.watch.prometheus import MetricFamily, exposition
 from ...runtime.watch.watch import Watch
 from ..body import read_body, require_json

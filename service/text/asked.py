@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ...errors import RequestError
 from ...profiler.prompts import Message
-from ...runtime.generation import GenerationSettings
+from ...runtime.engine.settings import GenerationSettings
 
 COMPLETION_TOKENS = 16  # of a completion that names no limit, as OpenAI has it
 SEEDS = 2**63

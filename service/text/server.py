@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...errors import RequestError
-from ...runtime.generator import Generator
+from ...runtime.engine.generator import Generator
 from ..log import log_to_stderr, tell
 from ..server import LOOPBACK, SWITCH_S, HttpServer, Listening, configuration, listening_sockets, require_certificate
 from .app import EndpointSettings, TextEndpoint

@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ...errors import DeviceError, SpectuneError
-from ...runtime.generation import Completion
+from ...runtime.engine.settings import Completion
 from .told import DONE, TextResponse, error_of, sse
 from .worker import TextAnswer
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...runtime.generation import Completion
+from ...runtime.engine.settings import Completion
 from .worker import TextAnswer
 
 Json = dict[str, Any]  # JSON values

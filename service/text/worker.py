@@ -12,10 +12,10 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 from ...errors import DeviceError, SpectuneError
-from ...runtime.faults import reason_of
-from ...runtime.generation import Completion, Event
-from ...runtime.requests import Request
-from ...runtime.serving import Session
+from ...runtime.batch.faults import reason_of
+from ...runtime.batch.sequence import Request
+from ...runtime.engine.session import Session
+from ...runtime.engine.settings import Completion, Event
 from ..log import LOGGER
 
 Refusal = Callable[[Exception], None]

@@ -23,8 +23,12 @@ from .separate_runs import SLACK, differences, falling, joined
 CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics"]
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
 PAGES: dict[CounterFormat, str] = {"vllm-metrics": "vllm", "llama-metrics": "llama.cpp"}
-OTHER_PAGES = {"sglang[:_]": "SGLang", "(?:trtllm|tensorrt_llm|nv_trt_llm)_": "TensorRT-LLM"}
+OTHER_PAGES = {"(?:trtllm|tensorrt_llm|nv_trt_llm)_": "TensorRT-LLM"}
 OTHER_WAY = "measure several lengths, and read them with spectune import --format sglang-bench or trtllm-bench"
+NO_POSITIONS = (
+    "SGLang tells no positions: acceptance is taken to fall by one factor, so lengths far below those that run are "
+    "less sure; a server without sglang:spec_verify_calls tells tokens a round of its last moments alone"
+)
 TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
 Json = dict[str, Any]  # JSON values
 
@@ -113,7 +117,9 @@ def require_engine(page: CounterPage, place: str) -> str:
     named = (known for name, _ in page for prefix, known in OTHER_PAGES.items() if re.match(prefix, name))
     if (seen := next(named, None)) is not None:
         raise RequestError(f"{place} is a page of {seen}, which has no acceptance by position; {OTHER_WAY}")
-    raise RequestError(f"{place} has no counter of vLLM or llama.cpp; scrape /metrics of a server that speculates")
+    raise RequestError(
+        f"{place} has no counter of vLLM, SGLang or llama.cpp; scrape /metrics of a server that speculates"
+    )
 
 
 def _metrics(text: str, file_format: CounterFormat) -> Counted:
@@ -142,7 +148,11 @@ def accepted_of(counts: Counts, names: CounterNames) -> CountedAcceptance:
         )
     if at and not math.isclose(sum(at), counts.accepted, rel_tol=1e-6, abs_tol=0.5):
         raise RequestError(f"{sum(at):g} tokens were accepted at positions, {counts.accepted:g} in all; scrape anew")
-    note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
+    notes = []
+    if counts.drafted < drafts * len(at):
+        notes.append("some rounds drafted fewer tokens: of the far positions these are lower bounds")
+    if names.tokens_per_round:
+        notes.append(NO_POSITIONS)
     return CountedAcceptance(
         about="all requests",
         by_position=tuple(count / drafts for count in at),
@@ -150,7 +160,7 @@ def accepted_of(counts: Counts, names: CounterNames) -> CountedAcceptance:
         drafts=int(drafts),
         rounds=int(counts.rounds(counts.generated, counts.answers or 0.0)) if counts.generated else None,
         has_first_tokens=bool(counts.generated) and counts.answers is None,
-        notes=(note,) if counts.drafted < drafts * len(at) else (),
+        notes=tuple(notes),
     )
 
 

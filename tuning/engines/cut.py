@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from ...runtime.batch.sequence import Request, require_positions
 from ...runtime.engines.measured import EngineFacts
-from ...runtime.requests import Request, require_positions
 
 PROBES = ("a", "7")  # texts with no character in common: what both begin with, every text does
 
 Encode = Callable[[Sequence[str]], list[tuple[int, ...]]]
 
 
-def cut_prompts(encode: Encode, texts: Sequence[str], most: int) -> list[tuple[int, ...]]:
-    """Return the last `most` tokens of each prompt, behind the start token where the engine's encoder writes one."""
-    *encoded, first, second = encode([*texts, *PROBES])
-    begin = first[:1] if first[:1] == second[:1] else ()
-    return [_cut(tokens, most, begin) for tokens in encoded]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """Prompts as token ids; `begin` is the start token where the engine's encoder writes one, () where it does not."""
+
+    whole: tuple[tuple[int, ...], ...]
+    begin: tuple[int, ...]
+
+    def cut(self, most: int) -> tuple[tuple[int, ...], ...]:
+        """Return the last `most` tokens of each prompt, behind the start token."""
+        return tuple(_cut(tokens, most, self.begin) for tokens in self.whole)
+
+
+def encoded(encode: Encode, texts: Sequence[str]) -> Encoded:
+    """Return texts in tokens; the engine's encoder is called once."""
+    *found, first, second = encode([*texts, *PROBES])
+    return Encoded(whole=tuple(found), begin=first[:1] if first[:1] == second[:1] else ())
 
 
 def require_room(facts: EngineFacts, prompts: Sequence[tuple[int, ...]], new_tokens: int) -> None:

@@ -17,7 +17,7 @@ from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.plain import PlainPolicy
 from ...runtime.engines.regime import measured_in
 from .export import offers_of_plan
-from .ran import by_way, ran_of
+from .ran import by_way, paces_of, ran_of
 
 LONG = 1e6  # tokens of an answer, where a plan tells of steady decoding alone
 
@@ -95,15 +95,15 @@ def expected_of_bundle(bundle: Bundle) -> tuple[Expected, ...]:
     chosen = bundle.chosen
     if chosen is None:
         raise RequestError("the bundle is of a run that did not end; let spectune tune --bundle end it")
-    found = []
+    found, paces = list[Expected](), paces_of(bundle)
     for concurrency, length in chosen.lengths:
         tables = [start for start in bundle.starts() if start.is_table and chosen.is_table]
         own = by_way(bundle, concurrency, tables=tables)
-        ran = tuple(ran_of(*trials) for trials in own.values())
+        ran = tuple(ran_of(*trials, paces=paces) for trials in own.values())
         way = (chosen.source, length) if length else (PLAIN, 0)
         if way not in own:  # chosen by its neighbours
             way = min((one for one in own if one[0] == chosen.source), key=lambda one: abs(one[1] - length))
-        error = next(one.error for one in ran if (one.source, one.length) == way)
+        error = ran_of(*own[way]).error  # a machine's pace is not in its tokens per round
         drafts = [trial.counts.drafts for trial in own[way]]
         is_model = sum(drafts) > 0.5 * sum(
             trial.counts.rounds(trial.load.tokens, len(trial.load.ended)) for trial in own[way]
@@ -132,16 +132,19 @@ def repriced(expected: Sequence[Expected], source: str, acceptance: tuple[float,
     }
 
 
-def best_ways(ways: Ways, shares: Mapping[int, float], *, takes_table: bool) -> dict[int, Served]:
+def best_ways(
+    ways: Ways, shares: Mapping[int, float], *, takes_table: bool, longest_first: bool = False
+) -> dict[int, Served]:
     """Return what a new plan would serve at each concurrency, given the share of time of each.
 
-    One start has one source, whose lengths differ by concurrency where it takes a table. Of equals the first is taken.
+    One start has one source, whose lengths differ by concurrency where it takes a table; with `longest_first` none is
+    longer than that of the lowest. Of equals the first is taken.
     """
     known = {at: {(way.source, way.length): way for way in own} for at, own in ways.items()}
     common = set.intersection(*(set(own) for own in known.values()))
     choices = [dict.fromkeys(known, way) for way in sorted(common)]
     for source in sources_of(ways) if takes_table else ():
-        lengths = best_table(ways, LatencyBounds(), source)[1]
+        lengths = best_table(ways, LatencyBounds(), source, longest_first=longest_first)[1]
         choices.append({at: (source, length) if length else (PLAIN, 0) for at, length in lengths.items()})
     best = max(choices, key=lambda way: sum(shares[at] * known[at][way[at]].least_tokens_per_s for at in known))
     return {at: own[best[at]] for at, own in known.items()}

@@ -35,7 +35,7 @@ def queried(address: Address, match: str = "") -> CounterPage:
 
     `match` are more matchers of labels, such as `job="vllm"`. MeasurementError where its HTTP API does not answer.
     """
-    names = "|".join(f"{name}(_total)?" for own in NAMES.values() for name in (*own.counters, own.running))
+    names = "|".join(f"{name}(_total)?" for own in NAMES.values() for name in (*own.counters, *own.gauges))
     selector = f'{{__name__=~"{names}"{f",{match}" if match else ""}}}'
     answer = address.get(f"/api/v1/query?{urlencode({'query': selector})}", QUERY_S)
     found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}

@@ -10,7 +10,7 @@ from ...profiler.prompts import Prompt
 from ...runtime.engines.measured import Chats, EngineLoad, MeasuredEngine
 from ..positions import UNLIMITED
 from ..turn_by_turn import turn_by_turn
-from .cut import cut_prompts
+from .cut import Encoded, encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +37,30 @@ def engine_prompts(
         notes.append(f"no chat template of the target is known: {bare} conversations are read as bare text")
         if later := sum(len(prompt.later) for prompt in prompts):
             notes.append(f"{later} later turns of them are not asked")
-    whole = _cut(engine, prompts, chats, UNLIMITED)
-    if longer := sum(len(ids) > room for ids in whole):
-        notes.append(f"{longer} of {len(whole)} prompts lose all but their last {room:,} tokens")
-        whole = _cut(engine, prompts, chats, room)
-    return EnginePrompts(ids=tuple(whole), notes=tuple(notes))
+    read = _encoded(engine, prompts, chats)
+    if longer := sum(len(ids) > room for ids in read.whole):
+        notes.append(f"{longer} of {len(read.whole)} prompts lose all but their last {room:,} tokens")
+    return EnginePrompts(ids=read.cut(room), notes=tuple(notes))
 
 
 def _answers(engine: MeasuredEngine, chats: Chats, room: int, new_tokens: int, prompts: Sequence[Prompt]) -> list[str]:
-    asked = _cut(engine, prompts, chats, room)
+    asked = _encoded(engine, prompts, chats).cut(room)
     load = EngineLoad(concurrency=1, capacity=max(map(len, asked)) + new_tokens + 1)
     with engine.started(None, load) as running:
         texts = [running.decode([ids], new_tokens)[0].tokens for ids in asked]
     return chats.decode(texts)
 
 
-def _cut(engine: MeasuredEngine, prompts: Sequence[Prompt], chats: Chats | None, most: int) -> list[tuple[int, ...]]:
+def _encoded(engine: MeasuredEngine, prompts: Sequence[Prompt], chats: Chats | None) -> Encoded:
     def encode(texts: Sequence[str]) -> list[tuple[int, ...]]:
-        encoded = engine.encode(texts)
+        found = engine.encode(texts)
         spoken = [place for place, prompt in enumerate(prompts) if chats is not None and prompt.messages]
         if chats is not None and spoken:
             for place, ids in zip(spoken, chats.encode([prompts[place] for place in spoken]), strict=True):
-                encoded[place] = ids
-        return encoded
+                found[place] = ids
+        return found
 
-    return cut_prompts(encode, [prompt.text for prompt in prompts], most)
+    return encoded(encode, [prompt.text for prompt in prompts])
 
 
 def _room(engine: MeasuredEngine, new_tokens: int, most: int | None) -> int:

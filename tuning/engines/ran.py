@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from functools import reduce
-from statistics import fmean
 
 import numpy as np
 
@@ -15,7 +14,9 @@ from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
 from ...errors import MeasurementError
 from ...planner.engines.served import PLAIN, Ran, Z
+from .pace import Paces, Reader, paces_by
 
+UNPACED = Paces()
 RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
 LEVEL = 0.9
 
@@ -35,36 +36,40 @@ def by_way(bundle: Bundle, concurrency: int, *, tables: Collection[Start]) -> di
     return found
 
 
-def pace_error(bundle: Bundle, text_sources: Set[str]) -> float:
-    """Return the relative standard deviation of a start's pace, by its prefills; 0 where none can be compared.
+def paces_of(bundle: Bundle) -> Paces:
+    """Return the pace of every load.
 
-    At the lowest concurrency nothing but the prefill makes a TTFT. Starts that load the same models read the same
-    prompts; plain decoding and `text_sources` load the target alone.
+    A drafter's share of the time to read prompts is at most what one token that it drafts adds to a plain round. What
+    drafts in few rounds is no model, and reads none.
     """
-    lowest = min(trial.concurrency for trial in bundle.trials)
-    by_models: dict[str, list[dict[int, float]]] = {}
-    for trial in bundle.trials:
-        if trial.concurrency == lowest:
-            name = "" if trial.start.source in {PLAIN, *text_sources} else trial.start.source
-            by_models.setdefault(name, []).append({one.prompt: one.ttft_ms for one in trial.load.ended})
-    squares, degrees = 0.0, 0
-    for own in by_models.values():
-        shared = set[int].intersection(*map(set, own))
-        if len(own) < 2 or not shared:
-            continue
-        paces = [fmean(math.log(one[prompt]) for prompt in shared) for one in own]
-        squares += sum((pace - fmean(paces)) ** 2 for pace in paces)
-        degrees += len(paces) - 1
-    return math.sqrt(squares / degrees) if degrees else 0.0
+    if not any(trial.pace for trial in bundle.trials):
+        return UNPACED
+    first = min(trial.concurrency for trial in bundle.trials)
+    own = [trial for trial in bundle.trials if trial.concurrency == first]
+    plain = next((trial for trial in own if trial.start.source == PLAIN), None)
+    readers = {trial.start.source: Reader() for trial in bundle.trials}
+    for trial in sorted(own, key=lambda one: one.start.longest):
+        if plain is not None and trial.start.at(first) and _drafts_always(trial):
+            added = ran_of(trial).round_ms / ran_of(plain).round_ms - 1.0
+            share = min(max(added / trial.start.at(first), 0.0), 1.0)
+            readers[trial.start.source] = Reader(name=trial.start.source, share=share)
+    return paces_by(readers, bundle.trials)
 
 
-def ran_of(trial: Trial, *repeats: Trial, pace: float = 0.0) -> Ran:
-    """Return a load, or several of one length, as the planner reads them; `pace` is the error of a start's pace.
+def _drafts_always(trial: Trial) -> bool:
+    tokens, answers = trial.load.tokens, len(trial.load.ended)
+    return trial.counts.drafts > 0.5 * trial.counts.rounds(tokens, answers)
+
+
+def ran_of(trial: Trial, *repeats: Trial, paces: Paces = UNPACED, basis: Sequence[Trial] = ()) -> Ran:
+    """Return a load, or several of one length, as the planner reads them, at the mean of the `paces`.
+
+    Its error is over the pace of the loads that it is compared with, the `basis`.
 
     Raises:
         MeasurementError: its answers have one token each, so there are no rounds, or it drafts though it is plain.
     """
-    answers = [one for own in (trial, *repeats) for one in own.load.ended]
+    answers = paces.steadied((trial, *repeats))
     counts = reduce(Counts.plus, (own.counts for own in repeats), trial.counts)
     length = trial.start.at(trial.concurrency)
     if trial.start.source == PLAIN and counts.drafts > 0:
@@ -84,7 +89,7 @@ def ran_of(trial: Trial, *repeats: Trial, pace: float = 0.0) -> Ran:
         acceptance=counts.acceptance(rounds),
         ttft_ms=sum(one.ttft_ms for one in answers) / len(answers),
         answer_tokens=tokens / len(answers),
-        error=math.hypot(speed_error(answers), pace / math.sqrt(1 + len(repeats))),
+        error=math.hypot(speed_error(answers), paces.error((trial, *repeats), basis)),
     )
 
 
@@ -103,7 +108,7 @@ def paired_gain(
 ) -> tuple[float, float]:
     """Return 90 % of the speed-up of some answers over others to the same prompts, by a bootstrap over prompts.
 
-    Each side has an error of its own in its start's `pace`, relative.
+    `pace` is the relative standard error of one side's pace over the other's.
 
     Raises:
         MeasurementError: they answer no prompt in common.
@@ -117,6 +122,6 @@ def paired_gain(
     fast_tokens, fast_ms, slow_tokens, slow_ms = numbers[drawn].sum(axis=1).T
     gains = fast_tokens / fast_ms * slow_ms / slow_tokens
     low, high = np.quantile(gains, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
-    middle, apart = float(np.median(gains)), Z * math.sqrt(2.0) * pace
+    middle, apart = float(np.median(gains)), Z * pace
     below, above = (math.hypot(math.log(end / middle), apart) for end in (low, high))
     return middle * math.exp(-below), middle * math.exp(above)

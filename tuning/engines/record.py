@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...planner.records.recording import Text
 from ...profiler.records.acceptance import AcceptanceTrace, PromptTrace
+from ...runtime.batch.sequence import Request
 from ...runtime.engines.measured import EngineLoad, MeasuredEngine
-from ...runtime.requests import Request
 from ..recording.lookup_trace import lookup_trace
 from ..request import Identities
 from .trace import prompt_trace

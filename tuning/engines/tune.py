@@ -19,6 +19,7 @@ import numpy as np
 
 from ...engines.base import Source, Start
 from ...engines.bundle import Bundle, Failure, Trial
+from ...engines.sentinel import NO_WORDS, Reading
 from ...engines.server import Measured
 from ...errors import MeasurementError, PlanError, RequestError
 from ...planner.engines.served import PLAIN, Served, served
@@ -29,13 +30,15 @@ from ...planner.engines.served_choice import (
     best_of,
     best_table,
     next_way,
+    promise,
     sources_of,
 )
 from .copies import SCREEN
-from .ran import by_way, pace_error, paired_gain, ran_of
+from .ran import by_way, paces_of, paired_gain, ran_of
 
 THRASHES = 1.25  # times a longer chain's round: a row of a table that takes so long is not what it costs alone
 MOST_STARTS = 8
+MOVED = 0.05  # relative: what the pace moves less is not told
 HOPELESS = 1.02  # tokens of a round, below which no drafts are faster than plain decoding
 NO_COPIES = "words of the plain answers repeat too seldom to be copied"
 NO_DRAFTS = "next to none of its tokens are accepted; its other loads were left out"
@@ -52,6 +55,14 @@ class Loaded(Protocol):
 
     def measure(self, concurrency: int) -> Measured:
         """Run the load of a concurrency: the same requests for every start."""
+        ...
+
+
+class Paced(Loaded, Protocol):
+    """A server that runs, and tells the machine's pace."""
+
+    def pace(self, place: int, words: int) -> Reading:
+        """Return a reading of the sentinel at a place of this start, as `read_pace`."""
         ...
 
 
@@ -72,7 +83,7 @@ class Serving(Protocol):
         """Return what can draft; called after the first start."""
         ...
 
-    def started(self, start: Start) -> AbstractContextManager[Loaded]:
+    def started(self, start: Start) -> AbstractContextManager[Paced]:
         """Start it; leaving the context stops it."""
         ...
 
@@ -151,7 +162,7 @@ def plan(request: TuneRequest, serving: Serving, bundle: Bundle) -> Tuned:
         ),
         ways=loads.ways(),
         bundle=replace(bundle, chosen=start),
-        notes=(THRASHED,) if serving.takes_table and loads.thrash else (),
+        notes=(*loads.pace_notes(), *((THRASHED,) if serving.takes_table and loads.thrash else ())),
     )
 
 
@@ -163,14 +174,13 @@ class _Loads:
 
     def ways(self) -> dict[int, tuple[Served, ...]]:
         found: dict[int, tuple[Served, ...]] = {}
-        pace = self._pace()
+        paces = paces_of(self.bundle)
         for concurrency in self.request.concurrencies:
-            cells = self._cells(concurrency).values()
-            found[concurrency] = served(concurrency, [ran_of(*own, pace=pace) for own in cells])
+            cells = self._cells(concurrency)
+            plain = cells.get((PLAIN, 0), ())
+            ran = [ran_of(*own, paces=paces, basis=plain) for own in cells.values()]
+            found[concurrency] = served(concurrency, ran)
         return found
-
-    def _pace(self) -> float:
-        return pace_error(self.bundle, {source.name for source in self.serving.sources() if not source.is_model})
 
     def chosen(self, tables: Sequence[Start]) -> Start:
         """Return the best start for all concurrencies together: some table, or one length."""
@@ -187,12 +197,12 @@ class _Loads:
             yield self.choice(concurrency, way, own[0])
 
     def choice(self, concurrency: int, way: Served, plain: Served) -> TunedChoice:
-        cells = self._cells(concurrency)
-        answers = {cell: [one for trial in own for one in trial.load.ended] for cell, own in cells.items()}
+        cells, paces = self._cells(concurrency), paces_of(self.bundle)
         gain = way.tokens_per_s / plain.tokens_per_s
         interval = (1.0, 1.0)
         if way.length and way.is_measured:
-            interval = paired_gain(answers[way.source, way.length], answers[PLAIN, 0], self._pace())
+            fast, slow = cells[way.source, way.length], cells[PLAIN, 0]
+            interval = paired_gain(paces.steadied(fast), paces.steadied(slow), paces.error(fast, slow))
         elif way.length:
             interval = way.interval[0] / plain.tokens_per_s, way.interval[1] / plain.tokens_per_s
         return TunedChoice(
@@ -203,6 +213,14 @@ class _Loads:
             interval=interval,
             fits=self.request.bounds.holds(way),
         )
+
+    def pace_notes(self) -> Iterator[str]:
+        fastest, slowest = paces_of(self.bundle).spread
+        if slowest > (1.0 + MOVED) * fastest:
+            yield (
+                f"the machine's pace moved between starts: by the sentinel's readings times were from {fastest:.2f} to "
+                f"{slowest:.2f} of their mean; speeds and gains are of the mean pace"
+            )
 
     def single(self, source: str, length: int) -> Start:
         return Start.of(source, dict.fromkeys(self.request.concurrencies, length))
@@ -244,12 +262,13 @@ class _Loads:
     def _thrashes(self, start: Start) -> bool:
         if not start.is_table:
             return False
+        paces = paces_of(self.bundle)
         alone = {
-            trial.concurrency: ran_of(trial).round_ms
+            trial.concurrency: ran_of(trial, paces=paces).round_ms
             for trial in self.bundle.of(self.single(start.source, self.request.longest))
         }
         return any(
-            ran_of(trial).round_ms > THRASHES * alone[trial.concurrency]
+            ran_of(trial, paces=paces).round_ms > THRASHES * alone[trial.concurrency]
             for trial in self.bundle.of(start)
             if trial.concurrency in alone
         )
@@ -287,21 +306,36 @@ class _Run(_Loads):
             else:
                 self.notes.append(f"{source.name} was not tried: no starts are left; give more with --starts")
         while self._has_starts and (way := next_way(self.ways(), self.tables, self.longest_first)):
+            is_last = self._started + 1 == self.request.most_starts
+            if is_last and self._gain_of(self._best) > promise(self.ways(), way):
+                break
             if not self._measure(Start.of(*way)):
                 break  # it failed; what ran before is chosen from
+        best = self._best
+        is_begun = best in self.bundle.starts()  # before an interruption
+        if best.is_table and (self._has_starts or is_begun):
+            self._measure(best)  # it runs as a whole before it is chosen
+
+    @property
+    def _has_starts(self) -> bool:
+        return self._started < self.request.most_starts
+
+    @property
+    def _best(self) -> Start:
+        """The best start by what ran: one length, or a table, which may not have run as a whole."""
         ways, bounds = self.ways(), self.request.bounds
         tables = [
             Start.of(*best_table(ways, bounds, one, longest_first=one in self.longest_first))
             for one in sources_of(ways)
             if one in self.tables
         ]
-        start = self.chosen(tables)
-        if start.is_table:  # it runs as a whole before it is chosen
-            self._measure(start)
+        return self.chosen(tables)
 
-    @property
-    def _has_starts(self) -> bool:
-        return self._started < self.request.most_starts
+    def _gain_of(self, start: Start) -> float:
+        """Return the gain of a start over the best that may be chosen without it, summed over concurrencies."""
+        ways = self.ways()
+        without = self.chosen([one for one in self.whole_tables if one.source in self.tables])
+        return len(ways) * (self._score(start, ways)[1] - self._score(without, ways)[1])
 
     def _measure(self, start: Start) -> bool:
         """Run the missing loads of a start; return whether all of them ran and are of use."""
@@ -329,12 +363,17 @@ class _Run(_Loads):
         self._progress(f"start {self._started} of at most {self.request.most_starts}: {start.label}", share)
         with self.serving.started(start) as loaded:
             self._keep(replace(self.bundle, version=self.serving.version))
+            words = next((trial.pace[0].words for trial in self.bundle.trials if trial.pace), NO_WORDS)
+            before = loaded.pace(0, words)
             for place, concurrency in enumerate(concurrencies):
                 if self._is_hopeless(start):
                     return
                 share = (self._started - 1 + place / len(concurrencies)) / self.request.most_starts
                 self._progress(f"  {start.label}: {concurrency} at once", share)
-                trial = trial_of(start, concurrency, loaded.measure(concurrency))
+                measured = loaded.measure(concurrency)
+                after = loaded.pace(place + 1, before.words)
+                trial = replace(trial_of(start, concurrency, measured), pace=(before, after))
+                before = after
                 ran_of(trial)  # what cannot be read is not kept
                 self._keep(self.bundle.with_trial(trial))
 

@@ -11,6 +11,7 @@ from ...engines.base import ServerEngine, Source, Start, written_files
 from ...engines.bundle import Bundle, Setup, digest_of
 from ...engines.command import hidden, typed
 from ...engines.load import SamplingParams, closed_loop
+from ...engines.sentinel import Reading, read_pace
 from ...engines.server import Measured, Server, ServerTimeouts, started
 from ...engines.table import ENGINES
 from ...errors import MeasurementError, RequestError
@@ -147,6 +148,13 @@ class LoadedServer:
         ended = [(prompts[one.prompt].text, one.text) for one in found.load.ended]
         load = _renumbered(found.load, numbers)
         return Measured(load=load, counts=found.counts, copied=mean_tokens_per_round(ended))
+
+    def pace(self, place: int, words: int) -> Reading:
+        """Return the sentinel's reading at a place of this start, warmed up before the first one."""
+        if not place:
+            self._warm_up(1, self._sampling)
+        stall_s = self.job.limits.stall_s
+        return read_pace(self.server.address, self.job.engine.body(), place, words=words, stall_s=stall_s)
 
     def measure_at(self, rate: float, seed: int) -> Measured:
         """Send the requests of the first load at random moments, `rate` a second on average."""

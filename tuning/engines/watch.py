@@ -18,7 +18,7 @@ from ...engines.table import ENGINES
 from ...errors import MeasurementError, RequestError, SpectuneError
 from ...planner.engines.served import PLAIN, Z
 from ...runtime.watch.drift import PromiseTest
-from .counters import require_engine
+from .counters import NO_POSITIONS, require_engine
 from .expected import Expected, best_ways, repriced
 
 FALSE_ALARMS = 0.01  # share of fleets that keep their plan and are told otherwise, by all tests
@@ -88,6 +88,7 @@ class FleetWatch:
         self._last: dict[str, CounterPage] = {}
         self._grown: dict[str, dict[Series, float]] = {}  # since the last report
         self._batches: list[float] = []
+        self._gauges: dict[str, dict[Series, list[float]]] = {}
         self._events: list[str] = []
         self._told: set[str] = set()
         self._answered = 0
@@ -108,8 +109,12 @@ class FleetWatch:
             if fell := restart(seen, last, self._names):
                 self._events.append(f"{name}: {fell}")
             grown = self._grown.setdefault(name, {})
-            for series, more in since(page, last).items():
-                grown[series] = grown.get(series, 0.0) + more
+            gauges, own = self._names.gauges, self._gauges.setdefault(name, {})
+            for series, more in since(page, last, gauges).items():
+                if series[0] not in gauges:
+                    grown[series] = grown.get(series, 0.0) + more
+                elif more > 0.0:  # an idle server tells 0
+                    own.setdefault(series, []).append(more)
             self._last[name] = seen
             running = (value for _, value in samples_of(page, self._names.running, self._model))
             self._batches += [value for value in running if value > 0.0]
@@ -120,14 +125,15 @@ class FleetWatch:
 
     def seen(self) -> FleetObservation:
         """Return what was seen since the last call, or since `begin`; at first since the servers' start."""
-        counts = [counts_of(page, self._names, self._model) for page in self._grown.values()] or [Counts()]
+        pages = [{**page, **_means(self._gauges.get(name, {}))} for name, page in self._grown.items()]
+        counts = [counts_of(page, self._names, self._model) for page in pages] or [Counts()]
         found = self._judged(reduce(Counts.plus, counts))
         self.begin()
         return found
 
     def begin(self) -> None:
         """Count from the last look on."""
-        self._grown, self._batches, self._events, self._has_begun = {}, [], [], True
+        self._grown, self._gauges, self._batches, self._events, self._has_begun = {}, {}, [], [], True
 
     def _require_alike(self, engine: str, name: str) -> None:
         if self._engine and engine != self._engine:
@@ -151,6 +157,8 @@ class FleetWatch:
         shares = self._shares()
         ways = {at: self._way(one, counts) for at, one in self._expected.items()}
         self._note_lengths(counts)
+        if self._names.tokens_per_round and counts.drafts:
+            self._note(NO_POSITIONS)
         base = counts.drafts
         if counts.generated is not None and not any(one.is_model for one in self._expected.values()):
             base = counts.rounds(counts.generated, counts.answers or 0.0)
@@ -259,7 +267,8 @@ class FleetWatch:
         }
         if any(one is None for one in now.values()):
             return None, ()
-        best = best_ways(found, shares, takes_table=ENGINES[self._engine].takes_table)
+        engine = ENGINES[self._engine]
+        best = best_ways(found, shares, takes_table=engine.takes_table, longest_first=engine.longest_first)
         better = [
             Better(
                 concurrency=at,
@@ -275,6 +284,10 @@ class FleetWatch:
         before = sum(shares[one.concurrency] * one.now_tokens_per_s for one in better)
         gain = max(speed / before, 1.0)
         return gain, tuple(one for one in better if one.now != one.instead and gain > WORTH)
+
+
+def _means(gauges: Mapping[Series, Sequence[float]]) -> CounterPage:
+    return {series: sum(values) / len(values) for series, values in gauges.items()}
 
 
 def _acceptance(

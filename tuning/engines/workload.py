@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from urllib.parse import quote
 
-from ...runtime.ladder import FIRST_WORKLOAD
+from ...runtime.device_match import FIRST_WORKLOAD
 
 MARK = "@"  # between a regime and a workload
 LONGEST = 40  # characters of a workload's name

@@ -9,12 +9,12 @@ from ...profiler.clock import Call, Clock, clock_for, clock_in
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME
 from ...profiler.repeats import SETTLED, SHORT_RUN
-from ...runtime.decoder import Round
+from ...runtime.batch.transfer import wait_for
+from ...runtime.engine.step_output import StepOutput
 from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import CausalModel, Resuming
 from ...runtime.shapes import ForwardShapes, ResumedShapes, ShapeCaches
-from ...runtime.transfer import wait_for
 from .decoding import Family
 
 _Fed = tuple[str, int]  # a forward's role, and tokens per sequence
@@ -54,7 +54,7 @@ class Alone:
                 )
         self._usual_ms: dict[_Fed, float] = {}
 
-    def forwards(self, rounds: Sequence[Round]) -> list[Forwards]:
+    def forwards(self, rounds: Sequence[StepOutput]) -> list[Forwards]:
         """Return the time of each round's forwards; each shape is timed once, after all have run.
 
         A drafter's is timed behind the target's: behind its own it would find its weights cached, as no visit does.
@@ -91,7 +91,7 @@ class Alone:
         return clock_in(self._clock, self._shapes[role].regime)
 
 
-def _fed(done: Round, is_block: bool) -> list[_Fed]:
+def _fed(done: StepOutput, is_block: bool) -> list[_Fed]:
     """Return the forwards of a round, the target's first: role, and tokens per sequence.
 
     A stack's forwards are pieces of text, here all of one model. A block drafter runs one, whatever its layers.
@@ -99,7 +99,7 @@ def _fed(done: Round, is_block: bool) -> list[_Fed]:
     verify = (RESUME if done.setup.policy.kind == "resumed" else "verify", done.verify_tokens)
     if done.levels:
         return [verify, *(("read", tokens) for tokens in done.widths)]
-    drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
+    drafted = (done.uncached, *(() if is_block else done.widths[1:])) if done.widths else ()
     return [verify, *(("draft", tokens) for tokens in drafted)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from ...runtime.requests import Request
+from ...runtime.batch.sequence import Request
 
 
 class GenerateEntrant:

@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 
 from ...errors import ModelError, NoRoomError, RequestError
 from ...planner.strategies.stack import JOINT
-from ...runtime.decoder import Decoder, Round
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.step_config import Schedule, StepConfig, draft_room
+from ...runtime.batch.transfer import wait_for
+from ...runtime.drafters.base import Drafter
 from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.hybrid import HybridDrafter
 from ...runtime.drafters.lookup import LookupDrafter
-from ...runtime.drafters.protocol import Drafter
 from ...runtime.drafters.stack import named_stack
-from ...runtime.feed import Feed
+from ...runtime.engine.engine import Decoder
+from ...runtime.engine.feed import Feed
+from ...runtime.engine.pad import PivotJudge
+from ...runtime.engine.step_output import StepOutput
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
-from ...runtime.pad import PivotJudge
-from ...runtime.requests import Request
-from ...runtime.setup import RoundSetup, Schedule, draft_room
-from ...runtime.transfer import wait_for
 
 LOOKUP = "lookup"  # name of the drafter that needs no model
 
@@ -30,7 +31,7 @@ class TimedRound:
     """One round and how long it took."""
 
     ms: float
-    round: Round
+    round: StepOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class DecodingRun:
         return places
 
 
-def counted(done: Round, texts: int) -> list[int]:
+def counted(done: StepOutput, texts: int) -> list[int]:
     """Return the tokens accepted by those sequences of a round that are decoded for the first time."""
     return [kept for index, kept in zip(done.sequences, done.kept, strict=True) if index < texts]
 
@@ -129,12 +130,12 @@ class Family:
         )
 
 
-def names_of(setup: RoundSetup) -> list[str]:
+def names_of(setup: StepConfig) -> list[str]:
     """Return whom a setup needs of a family: what drafts, and what judges the drafts."""
     return [name for name in (setup.drafter, setup.classifier) if name is not None]
 
 
-def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:
+def room_for(requests: Sequence[Request], setups: Sequence[StepConfig], batch: int | None = None) -> int:
     """Return the cache positions of the longest request with draft nodes; an open `batch` may take much more."""
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     return longest + draft_room(setups, batch)
@@ -161,7 +162,7 @@ def timed_step(decoder: Decoder) -> TimedRound:
     return TimedRound(ms=ms, round=done)
 
 
-def require_faultless(done: Round) -> None:
+def require_faultless(done: StepOutput) -> None:
     """Raise where something failed in a round: its time is not that of its policy.
 
     NoRoomError: memory had no room for all of it; ModelError where a drafter failed.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from ...runtime.noise import gumbel
-from ...runtime.requests import Request
+from ...runtime.batch.sequence import Request
+from ...runtime.sampling.noise import gumbel
 
 NEAR_TIE = 1e-4  # logits closer than this may be ordered either way by fp32 forwards of different shapes
 

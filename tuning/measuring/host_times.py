@@ -13,9 +13,9 @@ from ...profiler.protocols import Parts
 from ...profiler.records.overhead import OverheadSample
 from ...profiler.records.role import BLOCK, DRAFT_ROLES
 from ...profiler.records.wire import from_json, to_json
-from ...runtime.faults import memory_for
+from ...runtime.batch.faults import memory_for
+from ...runtime.batch.sequence import Request
 from ...runtime.models.drafter import role_of
-from ...runtime.requests import Request
 from ..request import ProfileRequest
 from ..steps import Progress
 from .decoding import Family

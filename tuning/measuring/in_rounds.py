@@ -17,8 +17,8 @@ from ...planner.strategies.plain import PlainPolicy
 from ...planner.strategies.stack import StackPolicy, stack_name
 from ...planner.strategies.text import TextPolicy
 from ...profiler.records.overhead import OUTERMOST
+from ...runtime.batch.step_config import StepConfig
 from ...runtime.models.forward import CausalModel
-from ...runtime.setup import RoundSetup
 from .alone import Forwards
 from .decoding import LOOKUP
 
@@ -167,18 +167,18 @@ MOST_PROBED = 32  # tokens of the largest rounds that are timed
 FEWEST_PROBED = 8  # that probes can be limited to
 
 
-def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSetup]:
+def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[StepConfig]:
     """Return one or more policies per kind that show its cost per forward and per node; `most_tokens` is at least 8.
 
     All kinds share the cost of a round, a node and a drafter's presence (`profiler/records/overhead.py`): small and
     large texts, chains and EAGLE-2 trees tell it. One policy of each other kind tells its own cost per forward.
     """
-    setups = list[RoundSetup]()
+    setups = list[StepConfig]()
     for strategy in REGISTRY.values():
         name = {"none": None, "text": LOOKUP}.get(strategy.source, drafter)
         if drafter is not None or strategy.source in ("none", "text"):
-            setups += [RoundSetup(policy=policy, drafter=name) for policy in strategy.probes(most_tokens)]
+            setups += [StepConfig(policy=policy, drafter=name) for policy in strategy.probes(most_tokens)]
     if drafter is not None:
         stack = StackPolicy(drafters=(drafter, LOOKUP), lengths=(4, 4))
-        setups.append(RoundSetup(policy=stack, drafter=stack_name(stack)))
+        setups.append(StepConfig(policy=stack, drafter=stack_name(stack)))
     return setups

@@ -30,15 +30,16 @@ from ...planner.strategies.stack import JOINT, StackPolicy
 from ...profiler.records.overhead import MODEL, OverheadSample
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.repeats import SETTLED
-from ...runtime.decoder import Decoder, Round
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.step_config import PLAIN, StepConfig, always
+from ...runtime.batch.transfer import wait_for
+from ...runtime.engine.engine import Decoder
+from ...runtime.engine.step_output import StepOutput
 from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import Resuming
 from ...runtime.models.graphed import GraphedModel
 from ...runtime.models.tapped import is_beside_target
-from ...runtime.requests import Request
-from ...runtime.setup import PLAIN, RoundSetup, always
-from ...runtime.transfer import wait_for
 from .alone import Alone, Forwards
 from .decoding import LOOKUP, Family, require_faultless, room_for
 from .in_rounds import FEWEST_PROBED, MOST_PROBED, Losses, Lost, Spent, clocked, like, probes
@@ -153,7 +154,7 @@ def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    done: Round
+    done: StepOutput
     ms: float
     draft_ms: float
     captured: int  # pieces of work that no round had met before: a decoder meets them once
@@ -194,7 +195,7 @@ class _RunningDecoder:
         self._models = [name for name in names if name != LOOKUP]
         self._decoder: Decoder = family.decoder(always(PLAIN), names=names, batch=batch, capacity=room)
 
-    def settled_steps(self, setup: RoundSetup, least: int) -> list[_Step]:
+    def settled_steps(self, setup: StepConfig, least: int) -> list[_Step]:
         """Run rounds right behind others of the same setup, as a decoder's are, until they settle.
 
         What caches hold behind another kind of round, or a GPU behind another graph, is no cost of it. Short rounds
@@ -216,7 +217,7 @@ class _RunningDecoder:
         missing = IN_A_ROW - len(settled)
         return settled + capturing[len(capturing) - missing :]
 
-    def step(self, setup: RoundSetup) -> _Step:
+    def step(self, setup: StepConfig) -> _Step:
         """Run one round.
 
         A drafter far behind, as after much copied text, reads first: these forwards are no part of its policy's rounds.
@@ -239,7 +240,7 @@ class _RunningDecoder:
                     self._unread[name] = self._unread.get(name, 0) + len(request.prompt)
         wait_for(self._decoder.device)  # which would read them in the round that is timed next
 
-    def _run(self, setup: RoundSetup) -> _Step:
+    def _run(self, setup: StepConfig) -> _Step:
         self._fill()
         self._setup, drafted_ms, captured = setup, self._drafted.ms, self._captured()
         start = time.perf_counter_ns()
@@ -257,13 +258,13 @@ class _RunningDecoder:
 
 class _Probe:
     def __init__(
-        self, setup: RoundSetup, batch: int, *, is_sampled: bool, role: str = MODEL, drafter: str = ""
+        self, setup: StepConfig, batch: int, *, is_sampled: bool, role: str = MODEL, drafter: str = ""
     ) -> None:
         self.setup = setup
         self._batch, self._is_sampled, self._role, self._drafter = batch, is_sampled, role, drafter
         self._host_ms: list[float] = []
         self._alone: list[Forwards] = []
-        self._rounds: list[Round] = []
+        self._rounds: list[StepOutput] = []
 
     def turns(self, is_told: bool) -> int:
         """Return how often its rounds are timed; it depends on whether they tell the time of the target's forward."""
@@ -279,7 +280,7 @@ class _Probe:
     def tokens(self) -> int:
         return self.setup.policy.max_verify_tokens
 
-    def keep(self, done: Round, host_ms: float, alone: Forwards) -> None:
+    def keep(self, done: StepOutput, host_ms: float, alone: Forwards) -> None:
         self._rounds.append(done)
         self._host_ms.append(host_ms)
         self._alone.append(alone)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
 from ...profiler.records.excess import STALL
-from ...runtime.decoder import Decoder
-from ...runtime.feed import Feed
-from ...runtime.requests import Request
-from ...runtime.transfer import wait_for
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.transfer import wait_for
+from ...runtime.engine.engine import Decoder
+from ...runtime.engine.feed import Feed
 from .decoding import DecodingRun, TimedRound, refilled, throughput, timed_step
 
 

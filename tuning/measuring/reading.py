@@ -12,16 +12,15 @@ from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.role import READ
 from ...profiler.records.surface import LatencySurface
+from ...runtime.batch.faults import is_out_of_memory
+from ...runtime.batch.reason import reason_of
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.sequence import Sequence as Text
+from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.head import model_drafter
-from ...runtime.drafters.protocol import ReadsTarget
-from ...runtime.faults import is_out_of_memory
+from ...runtime.engine.prefill import Prefill, read_on
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
-from ...runtime.prefill import Reading, read_on
-from ...runtime.reason import reason_of
-from ...runtime.requests import Request
-from ...runtime.requests import Sequence as Text
-from ...runtime.transfer import wait_for
 from ..request import Identities
 from .decoding import Family
 
@@ -124,15 +123,14 @@ def _by_target(target: CausalModel, longest: int) -> Read:
     cache = target.new_cache(1, longest)
 
     def read(prompt: list[int]) -> None:
-        read_on(target, cache, Reading(_text(prompt), slot=0), len(prompt))
+        read_on(target, cache, Prefill(_text(prompt), slot=0), len(prompt))
 
     return read
 
 
 def _by_drafter(model: CausalModel, target: CausalModel, longest: int) -> Read:
     drafter = model_drafter(model, slots=1, capacity=longest)
-    if isinstance(drafter, ReadsTarget):
-        drafter.attach(tapped_for(target, [model]).new_cache(1, longest))  # what lies there makes no difference
+    drafter.attach(tapped_for(target, [model]).new_cache(1, longest))  # what lies there makes no difference
 
     def read(prompt: list[int]) -> None:
         drafter.read_along(0, prompt, 0)

@@ -23,10 +23,10 @@ from ...profiler.records.model import ModelIdentity
 from ...profiler.records.role import CAPTURED, EAGER, RESUME
 from ...profiler.records.surface import LatencySurface
 from ...profiler.session import TimingSettings
+from ...runtime.batch.sequence import Request
 from ...runtime.models.drafter import role_of
 from ...runtime.models.formats import draft_role
 from ...runtime.models.forward import CausalModel
-from ...runtime.requests import Request
 from ...runtime.shapes import room_of, runner_of
 from ..parts import FinishedWith, finished_surfaces
 from ..prompts import positions_of

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import PairwiseAcceptance
-from ...runtime.cache import KeyValueCache
+from ...runtime.batch.sequence import Request
 from ...runtime.models.block import RoundHead
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel
+from ...runtime.models.kv_cache import KeyValueCache
 from ...runtime.models.layout import lay_out_text
-from ...runtime.requests import Request
-from ...runtime.sampling import processed, with_noise
+from ...runtime.sampling.filters import processed, with_noise
 from ..parts import kept_or_made
 
 PIECE_TOKENS = 128  # of a text, read at once: no model's distributions are held for more than these

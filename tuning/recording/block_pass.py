@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from ...planner.records.draft import Children, Ints
+from ...runtime.batch.sequence import Request
 from ...runtime.drafters.block import recorded_block_children
 from ...runtime.models.block import Block, BlockHead
 from ...runtime.models.layout import lay_out_text
-from ...runtime.requests import Request
 
 PIECE_TOKENS = 64  # of a text, read and answered at once
 

@@ -8,10 +8,10 @@ from functools import partial
 
 from ...errors import NoRoomError
 from ...profiler.protocols import Parts
-from ...runtime.faults import memory_for
+from ...runtime.batch.faults import memory_for
+from ...runtime.batch.sequence import Request
+from ...runtime.batch.step_config import PLAIN, always
 from ...runtime.models.forward import CausalModel
-from ...runtime.requests import Request
-from ...runtime.setup import PLAIN, always
 from ..measuring.decoding import Family, decode_timed, room_for
 from ..parts import kept_or_made
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import AcceptanceTrace
+from ...runtime.batch.sequence import Request
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import reads_of
-from ...runtime.requests import Request
 from ..parts import kept_or_made
 from ..request import Level
 from .continuations import SLOTS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...runtime.batch.sequence import Request
 from ...runtime.models.block import RoundHead
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import reads_of
-from ...runtime.requests import Request
 from ..measuring.trial import ForwardTrial
 from .continuations import SLOTS
 from .effort import FED, LEAST_AT_ONCE, TRIED_POSITIONS, RecordingBudget

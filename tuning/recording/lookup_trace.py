@@ -13,7 +13,7 @@ import numpy as np
 from ...planner.records.image_ids import said
 from ...planner.strategies.lookup import find_continuation
 from ...profiler.records.acceptance import MISS, PromptTrace
-from ...runtime.requests import Request
+from ...runtime.batch.sequence import Request
 
 LONGEST_NGRAM = 3  # `find_continuation`'s own default
 

@@ -16,11 +16,11 @@ from ...errors import MeasurementError, NoRoomError
 from ...planner.records.draft import Children, Ints
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import PromptTrace
-from ...runtime.faults import memory_for
+from ...runtime.batch.faults import memory_for
+from ...runtime.batch.sequence import Request
 from ...runtime.models.block import BlockHead
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.recycling import RecyclingHead
-from ...runtime.requests import Request
 from ..parts import kept_or_made
 from .block_pass import BlockTextPass
 from .node_cache import NodeCache

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from ...planner.records.draft import Children, Ints
+from ...runtime.batch.sequence import Request, are_greedy
 from ...runtime.drafters.recycling import recalled, recycled_children
 from ...runtime.models.layout import PREFILL_TOKENS, lay_out_text
 from ...runtime.models.recycled import greedy_children
 from ...runtime.models.recycling import RecyclingHead
-from ...runtime.requests import Request, are_greedy
 
 
 class RecyclingTextPass:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from ...planner.records.draft import Children, Ints
+from ...runtime.batch.sequence import Request
 from ...runtime.drafters.host_pass import recorded_children
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput
 from ...runtime.models.layout import lay_out_text
-from ...runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
 from .portion import WHOLE, Portion
 

@@ -11,8 +11,8 @@ from ...errors import RequestError
 from ...profiler.prompts import Prompt, by_workload
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
+from ...runtime.batch.sequence import Request
 from ...runtime.models.tapped import reads_of
-from ...runtime.requests import Request
 from ..measuring.decoding import LOOKUP, Family
 from ..parts import PartsUnder
 from ..prompts import requests_of

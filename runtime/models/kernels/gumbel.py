@@ -1,4 +1,4 @@
-"""The noise of `runtime.noise` in one launch, bit for bit: torch takes some twenty, each in 64 bits."""
+"""The noise of `runtime.batch.noise` in one launch, bit for bit: torch takes some twenty, each in 64 bits."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...faults import is_out_of_memory
+from ...batch.faults import is_out_of_memory
 
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there

@@ -1,0 +1,1 @@
+"""The round, and what leads to it: requests, slots, prompts, drafts, verification, acceptance, texts."""
