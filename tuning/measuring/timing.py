@@ -91,6 +91,7 @@ def time_surfaces(
     timing: FamilyTiming,
     family: Family,
     sink: MeasurementSink,
+    *,
     traces: Sequence[AcceptanceTrace] = (),
     until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
