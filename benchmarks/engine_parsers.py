@@ -36,8 +36,8 @@ from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, schema_of
 from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
 from spectune.runtime.engines.table import ENGINES
-from spectune.tests.engine_policies import POLICIES, cell_with, chains_by_batch, plan_of_kind
-from spectune.tests.priced_cells import plan_with
+from spectune.tests.support.engine_policies import POLICIES, cell_with, chains_by_batch, plan_of_kind
+from spectune.tests.support.priced_cells import plan_with
 
 from result import stamped  # isort: skip
 

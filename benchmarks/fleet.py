@@ -28,7 +28,7 @@ from sqlalchemy import create_engine, text
 from spectune.db import open_store
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
-from spectune.tests.local_cluster import LocalCluster, local_cluster
+from spectune.tests.support.local_cluster import LocalCluster, local_cluster
 
 from result import print_result  # isort: skip
 

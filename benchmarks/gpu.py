@@ -69,7 +69,7 @@ from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.random import load_random
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.shapes import ForwardShapes
-from spectune.tests.memory_journal import MemoryJournal
+from spectune.tests.support.memory_journal import MemoryJournal
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
 from spectune.tuning.measuring.decoding import LOOKUP, Family, TimedRound
 from spectune.tuning.measuring.overhead import measure_overhead

@@ -19,7 +19,7 @@ from spectune.engines.load import SamplingParams
 from spectune.engines.server import ServerTimeouts, started
 from spectune.engines.table import ENGINES
 from spectune.profiler.prompt import Prompt
-from spectune.tests.openai_program import VLLM, chats, texts
+from spectune.tests.support.openai_program import VLLM, chats, texts
 
 from result import print_result  # isort: skip
 

@@ -37,7 +37,7 @@ from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import causal_model, load_pretrained
 from spectune.runtime.models.tapped import tapped_for
-from spectune.tests.allocator import count_bytes
+from spectune.tests.support.allocator import count_bytes
 from spectune.tuning.measuring.decoding import Family, decode_timed
 from spectune.tuning.parts import footprints_of
 

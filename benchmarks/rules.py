@@ -33,7 +33,7 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.regime import decoding_regime
-from spectune.tests.published_rivals import sequoia_tree
+from spectune.tests.support.published_rivals import sequoia_tree
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.speed_probe import SpeedProbe, gauged_sizes

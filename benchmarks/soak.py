@@ -47,7 +47,7 @@ from spectune.runtime.batch.faults import MOST_FAULTS
 from spectune.runtime.batch.step_config import StepConfig, draft_room
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
-from spectune.tests.allocator import count_bytes
+from spectune.tests.support.allocator import count_bytes
 from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement, judge

@@ -38,10 +38,16 @@ from spectune.planner.hierarchy.tables import Tables
 from spectune.planner.records.best_trees import nested_trees
 from spectune.planner.strategies.cast_growth import last_steep
 from spectune.profiler.device import detect
-from spectune.tests.best_trees import best_tree_values, values_of
-from spectune.tests.cost_curves import KINDS, random_costs, random_utilities
-from spectune.tests.hierarchy_oracles import Play, booked_ms_per_token, every_hierarchy, random_family, random_setup
-from spectune.tests.ordered_trees import ordered_trees, tree_value
+from spectune.tests.support.best_trees import best_tree_values, values_of
+from spectune.tests.support.cost_curves import KINDS, random_costs, random_utilities
+from spectune.tests.support.hierarchy_oracles import (
+    Play,
+    booked_ms_per_token,
+    every_hierarchy,
+    random_family,
+    random_setup,
+)
+from spectune.tests.support.ordered_trees import ordered_trees, tree_value
 
 from result import print_result  # isort: skip
 

@@ -38,7 +38,7 @@ from spectune.profiler.session import TimingSettings
 from spectune.profiler.tally import SurfaceCell, Tally
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
-from spectune.tests.memory_journal import MemoryJournal
+from spectune.tests.support.memory_journal import MemoryJournal
 
 from result import print_result  # isort: skip
 

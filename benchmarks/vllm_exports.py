@@ -45,8 +45,8 @@ from spectune.profiler.device import detect
 from spectune.runtime.engines.setting import EngineDrafter
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
-from spectune.tests.engine_policies import cell_with, chains_by_batch
-from spectune.tests.priced_cells import plan_with
+from spectune.tests.support.engine_policies import cell_with, chains_by_batch
+from spectune.tests.support.priced_cells import plan_with
 from spectune.tuning.measuring.decoding import LOOKUP, Family
 
 from engine_parsers import MODELS, recorded_for  # isort: skip

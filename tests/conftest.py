@@ -6,23 +6,24 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
-from .sqlite_schema import statements_of
-from .thinning import thin_out
+from .support.sqlite_schema import statements_of
+from .support.thinning import thin_out
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 MOST_WORKERS = 8
 SLOWEST = (  # files in which something takes more than 5 s at once
-    *("test_cli_edge", "test_cli_images", "test_cli_jobs", "test_cli_train", "test_db_restart"),
-    *("test_demo_real", "test_demo_story", "test_goldens"),
-    *("test_runtime_kernels_on_pretended_gpu", "test_service_fuzz", "test_service_jobs"),
-    *("test_tuning_images", "test_tuning_on_pretended_gpu", "test_wheel"),
+    *("cli/test_edge", "cli/test_images", "cli/test_jobs", "cli/test_train", "db/test_restart"),
+    *("demo/test_real", "demo/test_story", "repository/test_goldens"),
+    *("runtime/models/kernels/test_on_pretended_gpu", "service/test_fuzz", "service/test_jobs"),
+    *("tuning/test_images", "tuning/test_on_pretended_gpu", "repository/test_wheel"),
 )
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network, not even to find a file missing
@@ -94,8 +95,13 @@ def _one_torch_thread() -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Thin out cases, and let the slowest files begin: a worker that meets one last leaves the others without work."""
-    items.sort(key=lambda item: item.path.stem not in SLOWEST)
+    items.sort(key=lambda item: name_of(item) not in SLOWEST)
     thin_out(items)
+
+
+def name_of(item: pytest.Item) -> str:
+    """Return a test's file as it is called from here, without its ending."""
+    return item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -30,7 +30,12 @@ ROOT = Path(__file__).parents[1]
 STRATEGIES = Path("planner/strategies")
 REGISTRY = STRATEGIES / "__init__.py"
 STAY = ("plain", "chain", "lookup", "hybrid", "stack")
-QUICK = ("test_strategies.py", "test_strategies_bounds.py", "test_floors.py", "test_planner_labels.py")
+QUICK = (
+    "tests/planner/strategies/test_strategies.py",
+    "tests/planner/strategies/test_strategies_bounds.py",
+    "tests/repository/test_floors.py",
+    "tests/planner/test_labels.py",
+)
 GONE = "SPECTUNE_TESTS_GONE"  # what was deleted: file, kind and class
 IMPORTS = """
 import importlib, pathlib, sys
@@ -56,8 +61,8 @@ def files_of(name: str, names: Sequence[str], tree: Path) -> list[Path]:
     rival = [other for other in names if other.startswith(f"{name}_")]
     return [
         path
-        for folder, start in ((STRATEGIES, ""), (Path("tests"), "test_planner_"))
-        for path in (tree / folder).glob(f"{start}{name}*.py")
+        for folder, start in ((STRATEGIES, ""), (Path("tests/planner"), "test_"))
+        for path in (tree / folder).rglob(f"{start}{name}*.py")
         if re.fullmatch(f"{start}{name}(_.*)?", path.stem)
         and not any(re.fullmatch(f"{start}{other}(_.*)?", path.stem) for other in rival)
     ]
@@ -114,8 +119,8 @@ def stands_without(name: str, tree: Path, *, full: bool) -> bool:
     bring_back = deleted(name, tree)
     environment = os.environ | {"PYTHONPATH": str(tree / ".types"), GONE: ",".join((name, *registered()[name]))}
     environment |= {} if full else {"NUMBA_DISABLE_JIT": "1"}  # compiling takes longer than these tests
-    every = sorted(path.name for path in (tree / "tests").glob("test_planner_*.py"))
-    files = [f"tests/{file}" for file in dict.fromkeys([*QUICK, *(every if full else ())])]
+    every = sorted(path.relative_to(tree).as_posix() for path in (tree / "tests/planner").rglob("test_*.py"))
+    files = dict.fromkeys([*QUICK, *(every if full else ())])
     there = [file for file in files if (tree / file).exists()]
     asked = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.delete_strategy", *there]
     commands = ([sys.executable, "-c", IMPORTS, str(tree)], [sys.executable, *asked])

@@ -1,4 +1,4 @@
-"""What this version computes, prints and answers, kept in `tests/data/goldens` and compared by `tests/test_goldens.py`.
+"""What this version computes, prints and answers, kept in `tests/data/goldens`; `repository/test_goldens.py` compares.
 
     python -m tests.goldens                  tell what differs
     python -m tests.goldens --write [NAME]   write what differs anew
@@ -33,7 +33,7 @@ from typing import Any
 
 import click
 
-from . import golden_apis, golden_plans, golden_replays, golden_screens
+from .support import golden_apis, golden_plans, golden_replays, golden_screens
 
 HERE = Path(__file__).parent / "data" / "goldens"
 LIBRARIES = "libraries.json"

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from spectune.cli import main
 
-from ...coarse_design import TURNS, CoarseDesign
-from ...sent_bodies import described
+from ...support.coarse_design import TURNS, CoarseDesign
+from ...support.sent_bodies import described
 
 HERE = Path(__file__).parent
 MODELS = HERE.parents[2] / "demo" / "models"
