@@ -160,8 +160,8 @@ def test_the_price_of_a_cell_does_not_depend_on_which_others_are_named(store: St
     host = replace(overhead(0.2), target=identity("target").key)
     store.add_device(DEVICE)
     store.add_overhead(host)
-    whole = cells_for(store, (1, 3), (7, 24, 33, 48, 2000))
-    subsets = [((1,), (2000,)), ((3,), (24,)), ((1, 3), (33,)), ((1,), (24, 48)), ((3,), (33, 48, 2000)), ((1,), (7,))]
+    whole = cells_for(store, (1, 3), (7, 24, 33, 2000))
+    subsets = [((1,), (2000,)), ((3,), (24,)), ((1, 3), (33,)), ((1,), (7, 24))]
     for batches, contexts in subsets:
         for place, cell in cells_for(store, batches, contexts).items():
             assert cell == whole[place], place
