@@ -90,9 +90,9 @@ SERVICE = """
 import json
 from spectune.service import planning, server
 from spectune.service.app import create_app
-from spectune.service.settings import Settings
+from spectune.service.settings import ServiceSettings
 
-print(json.dumps([*create_app("store.db", Settings(workers=0)).openapi()["paths"]]))
+print(json.dumps([*create_app("store.db", ServiceSettings(workers=0)).openapi()["paths"]]))
 """
 THREADS = "from spectune.profiler.device import detect; print(detect('cpu').threads, detect('cpu').cores)"
 LOAD = """

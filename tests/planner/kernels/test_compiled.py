@@ -69,7 +69,8 @@ import numpy as np
 import torch
 from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.batch.faults import require_sound
-from spectune.runtime.engine.tree_input import FedTrees, prepare
+from spectune.runtime.engine.compiled import prepare
+from spectune.runtime.engine.tree_input import FedTrees
 from spectune.runtime.models.layout import Masks
 from spectune.runtime.batch.sequence import Request, Sequence
 

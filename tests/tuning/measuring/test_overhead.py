@@ -146,7 +146,7 @@ def test_rounds_that_did_not_run_as_most_of_their_policy_did_are_left_out(ahead:
 
 
 def round_of(setup: StepConfig, *, nodes: int, widths: tuple[int, ...], is_ahead: bool = False) -> StepOutput:
-    told: dict[str, Any] = {"context": 9, "sequences": [0], "kept": [1], "fresh": 1, "finished": []}
+    told: dict[str, Any] = {"context": 9, "sequences": [0], "kept": [1], "uncached": 1, "finished": []}
     return StepOutput(setup=setup, verify_tokens=nodes, widths=widths, is_ahead=is_ahead, **told)
 
 
