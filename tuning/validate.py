@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from ..db.store import Store
-from ..errors import PlanError, RequestError
+from ..errors import PlanError, RequestError, StoreAwayError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.validation import Validation, ValidationRow, validation_to_json
@@ -174,14 +175,18 @@ def _models(plan: Plan, request: ValidateRequest) -> tuple[Models, dict[str, Pat
 
 
 def _draft_surfaces(plan: Plan, store: Store) -> dict[str, LatencySurface]:
-    """Return what forwards of the plan's drafters take, by name: of whole models, as the store has them now."""
+    """Return what forwards of the plan's drafters take, by name: of whole models, as the store has them now.
+
+    A service that is away has none: the pace is then gauged by the target alone.
+    """
     names = {model.key: name for name, model in plan.drafters}
     sources = [source for source in plan.provenance.surfaces if source.role == "draft" and source.model in names]
-    return {
-        names[surface.model]: surface
-        for one in sources
-        for surface in store.surfaces(plan.device.fingerprint, one.model, one.dtype, role=one.role, regime=one.regime)
-    }
+    device, found = plan.device.fingerprint, dict[str, LatencySurface]()
+    with suppress(StoreAwayError):
+        for one in sources:
+            for surface in store.surfaces(device, one.model, one.dtype, role=one.role, regime=one.regime):
+                found[names[surface.model]] = surface
+    return found
 
 
 def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, store: Store) -> tuple[Plan, int | None]:

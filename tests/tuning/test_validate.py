@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from spectune.cli import main
 from spectune.db import Store, open_store
-from spectune.errors import DeviceError, ModelError, NoPlanError, NoRoomError, PlanError, RequestError
+from spectune.errors import DeviceError, ModelError, NoPlanError, NoRoomError, PlanError, RequestError, StoreAwayError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.provenance import Provenance
@@ -28,6 +28,7 @@ from spectune.profiler.lock import device_lock
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.excess import STALL
+from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import always, plain_setup, setup_of
@@ -400,7 +401,7 @@ def test_a_drafter_s_forward_is_gauged_as_often_as_a_round_runs_it(
     assert draft_probes(cell, family.drafters, {}) == draft_probes(cell, {}, {"small": own}) == []
 
 
-def test_the_surfaces_of_a_plan_s_drafters_come_from_the_store(bench: Bench) -> None:
+def test_the_surfaces_of_a_plan_s_drafters_come_from_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     names = dict(bench.plan.drafters)
     own = replace(surface("small", "draft", lambda batch, context, tokens: 1.0), model=names["small"].key)
     sources = tuple(
@@ -413,6 +414,12 @@ def test_the_surfaces_of_a_plan_s_drafters_come_from_the_store(bench: Bench) -> 
     fields = {name: getattr(own, name) for name in ("device", "model", "role", "regime", "dtype", "attention")}
     bench.store.add_measurements(SurfaceKey(**fields), own.measurements)
     assert _draft_surfaces(plan, bench.store) == {"small": own}
+
+    def away(*asked: object, **named: object) -> list[LatencySurface]:
+        raise StoreAwayError("the service is away")
+
+    monkeypatch.setattr(bench.store, "surfaces", away)
+    assert _draft_surfaces(plan, bench.store) == {}
 
 
 @dataclass

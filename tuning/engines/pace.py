@@ -28,9 +28,8 @@ from ...engines.bundle import Trial
 
 Floats = NDArray[np.float64]
 Place = tuple[Start, int]  # and concurrency
-TAUS = (
-    np.linspace(math.sqrt(0.005), math.sqrt(0.4), 12) ** 2
-)  # a prior between one flat in tau and one in its logarithm
+# a prior between one flat in tau and one flat in its logarithm
+TAUS = np.linspace(math.sqrt(0.005), math.sqrt(0.4), 12) ** 2
 LEAST_NOISE = 0.002  # of a reading, relative
 NO_READING = 10.0  # the same, of a load without readings beside others that have some
 UNSURE = 0.05  # standard deviation of a drafter's share, beside that by its rounds

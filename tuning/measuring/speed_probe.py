@@ -17,10 +17,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ...errors import MeasurementError
 from ...planner.plans.plan import PlanCell
-from ...planner.pricing.fed import reached_context
-from ...planner.pricing.table import cost_table
+from ...planner.pricing.cells import Cell
+from ...planner.pricing.cost import drafted_tables
 from ...profiler.clock import Clock, clock_for, clock_in
 from ...profiler.records.excess import STALL
 from ...profiler.records.surface import LatencySurface
@@ -129,19 +128,18 @@ def draft_probes(
     Both go by name. Forwards are the predicted time of drafting over that of one; several models share it equally.
     A model whose forward of one token was not profiled in its regime is left out.
     """
+    place = Cell(batch=cell.batch, context=cell.context)
+    timed = {
+        name: surfaces[name]
+        for name in cell.drafters
+        if name in models and name in surfaces and models[name].regime == surfaces[name].regime
+    }
     found = []
-    for name in cell.drafters:
-        model, surface = models.get(name), surfaces.get(name)
-        if model is None or surface is None or model.regime != surface.regime:
-            continue
-        try:
-            context = reached_context(surface, cell.batch, cell.context)
-            table = cost_table(surface, cell.batch, context, (0, 1))
-        except MeasurementError:
-            continue
+    for name, table in drafted_tables(timed, place, excess=1.0)[0].items():
         ms = float(table.row(cell.context)[1])
-        found.append(ForwardProbe(model, "draft", batch=cell.batch, context=cell.context, tokens=1, profiled_ms=ms))
-    return [(probe, cell.prediction.draft_ms / len(found) / probe.profiled_ms) for probe in found]
+        probe = ForwardProbe(models[name], "draft", batch=cell.batch, context=cell.context, tokens=1, profiled_ms=ms)
+        found.append((probe, cell.prediction.draft_ms / ms))
+    return [(probe, forwards / len(found)) for probe, forwards in found]
 
 
 def pace_of(gauges: Sequence[tuple[ForwardProbe, float]]) -> float:
