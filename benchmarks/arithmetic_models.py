@@ -16,8 +16,8 @@ from arithmetic import ALPHABET, arithmetic_tokenizer, exam, training_tokens
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import TrainingError
-from spectune.training.language_model import TrainingSettings, train
 from spectune.training.run_folder import claim
+from spectune.training.trainer import TrainingSettings, train
 
 MAKER = "spectune.training.arithmetic_models"
 PROBLEMS = 30_000  # solved ones to train on

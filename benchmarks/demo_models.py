@@ -24,8 +24,8 @@ from spectune.runtime.batch.step_config import PLAIN, always
 from spectune.runtime.engine.engine import Decoder
 from spectune.runtime.engine.feed import Feed
 from spectune.runtime.models.loading import load_model
-from spectune.training.language_model import TrainingSettings, train
 from spectune.training.run_folder import claim
+from spectune.training.trainer import TrainingSettings, train
 
 MAKER = "benchmarks/demo_models.py"
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)

@@ -51,11 +51,11 @@ from spectune.runtime.engine.prompts import encode_prompt
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
-from spectune.training.language_model import TrainingSettings
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings
 from spectune.training.pad_request import Exercise, PadRequest
 from spectune.training.run_folder import claim
+from spectune.training.trainer import TrainingSettings
 from spectune.tuning.family import load_family
 from spectune.tuning.lossy import setup_for
 from spectune.tuning.measuring.decoding import Family, names_of, room_for

@@ -24,8 +24,8 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from spectune.errors import TrainingError
 from spectune.runtime.batch.images import Image
 from spectune.runtime.models.vision import Lens
-from spectune.training.language_model import TrainingSettings, train
 from spectune.training.run_folder import claim
+from spectune.training.trainer import TrainingSettings, train
 
 MAKER = "spectune.training.shapes_models"
 PATCH = 8

@@ -59,11 +59,11 @@ def eagle(args: EagleArgs) -> None:
         spectune train eagle --target path/to/target --data corpus.jsonl -o my-head
         spectune train eagle --target path/to/target --data book.txt -o my-head --form 1 --steps 500
     """
-    from ..training.eagle import EagleRequest, train_eagle
+    from ..training.eagle import EagleRequest
 
     form = "eagle3" if FORMS[args.form] == "eagle3" else "eagle"
     request = EagleRequest(**(fields_of(EagleRequest, args) | args.request() | {"form": form}))
-    train_and_show(args, train_eagle, request, "head")
+    train_and_show(args, request, "head")
 
 
 train.add_command(cacheback)

@@ -98,9 +98,9 @@ def specformer(args: SpecFormerArgs) -> None:
 
 
 def _train(args: BlockArgs, kind: Kind, **sizes: Any) -> None:  # Any: as the request types them
-    from ..training.block import BlockRequest, train_block
+    from ..training.block import BlockRequest
 
-    train_and_show(args, train_block, BlockRequest(**args.request(), kind=kind, **sizes), kind)
+    train_and_show(args, BlockRequest(**args.request(), kind=kind, **sizes), kind)
 
 
 @command(ExitArgs, name="exit", basic=BASIC, stray=STRAY)
@@ -115,7 +115,6 @@ def exit_(args: ExitArgs) -> None:
     \b
         spectune train exit --target path/to/target --data corpus.jsonl -o my-exit --exit-layer 2
     """
-    from ..training.exit import ExitRequest, train_exit
+    from ..training.exit import ExitRequest
 
-    request = ExitRequest(**args.request(), exit_layer=args.exit_layer, width=args.width)
-    train_and_show(args, train_exit, request, "exit")
+    train_and_show(args, ExitRequest(**args.request(), exit_layer=args.exit_layer, width=args.width), "exit")

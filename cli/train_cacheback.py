@@ -41,7 +41,7 @@ def cacheback(args: CachebackArgs) -> None:
     from ..planner.records.frozen_table import frozen_table
     from ..profiler.hub import resolve_model
     from ..runtime.models.loading import load_tokenizer
-    from ..training.corpus import read_corpus
+    from ..training.prompts import read_corpus
     from ..tuning.documents import write_table
 
     place = resolve_model(args.target)

@@ -76,9 +76,9 @@ def pad(args: PadArgs) -> None:
 
 def _request(args: PadArgs) -> PadRequest:
     from ..profiler.hub import resolve_model
-    from ..training.language_model import TrainingSettings
     from ..training.pad_labels import RolloutSettings
     from ..training.pad_request import PadRequest
+    from ..training.trainer import TrainingSettings
 
     place, drafter = resolve_model(args.target), resolve_model(args.drafter)
     own = {

@@ -1,4 +1,4 @@
-"""Train the imitation network behind an exit of a frozen target: the job behind `spectune train exit`.
+"""An exit of a frozen target in training: the network that imitates the deep layers, its losses, and what it reads.
 
 The imitation network behind an exit as torch trains it, and its losses.
 
@@ -15,7 +15,7 @@ and the network's form are not public and are this package's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,11 +34,10 @@ from ..runtime.models.exit import DOWN, NORM, UP
 from ..runtime.models.image_cache import table_rows
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import VisionEncoder, lens_of
-from .cards import Card, save_weights
+from .cards import TrainedCard, save_weights
 from .frozen import FrozenTarget
-from .own_run import LearningRequest, OwnRun, OwnTextRequest, trained
 from .own_text import Pieces, is_said, readable
-from .run_folder import LESS_TEXT, Progress, tells_of_room
+from .run import Facts, Head, LearningRequest, OwnTextRequest, Run
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
 
@@ -57,65 +56,56 @@ class ExitRequest(LearningRequest):
         if self.exit_layer < 1 or self.width < 0:
             raise TrainingError(f"an exit lies behind 1 layer or more, and 0 is the default width, got {self}")
 
+    @property
+    def length(self) -> int:
+        """As many tokens as LayerSkip drafts by default."""
+        return CHAIN
 
-@tells_of_room(LESS_TEXT)
-def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
-    """Train an exit's imitation network, save it with its card in a folder, and return the card; see `trained`.
+    def require_target(self) -> None:
+        """Raise ModelError for a target that ends before the exit."""
+        layers = int(load_config(str(self.target)).get_text_config().num_hidden_layers)
+        if self.exit_layer >= layers:
+            raise ModelError(
+                f"a target of {layers} layers has exits behind 1 to {layers - 1} of them, not {self.exit_layer}; name "
+                "another with --exit-layer"
+            )
 
-    ModelError: also, the target ends before the exit; RequestError: also, an image cannot be read, or the target sees
-    none.
-    """
-    _require_exit(request)
-    return trained(request, folder, lambda run: _learned(request, run, folder), CHAIN, fresh=fresh, progress=progress)
-
-
-def _learned(request: ExitRequest, run: OwnRun, folder: Path) -> ExitCard:
-    """Train and save a network; on return its memory is free."""
-    images = [each.images for each in run.asked.learned]
-    pieces = Pieces(
-        run.texts, run.asked.begins, run.texts.shape[1] if any(images) else request.settings.sequence_tokens
-    )
-    job = _ExitTraining(request)
-    torch.manual_seed(request.settings.seed)
-    network = job.new_network()
-
-    def loss(picked: Tensor) -> Tensor:
-        numbers = picked[:, 0]
-        return job.loss(network, pieces.ids(numbers), [images[row] for row in pieces.rows[numbers.cpu()].tolist()])
-
-    losses = run.fit("exit", network, loss, pieces.numbered, replace(request.settings, sequence_tokens=1))
-    shape = ExitShape(layers=request.exit_layer, width=job.width, target=run.target.weights_hash)
-    save_exit(folder, network.tensors(), shape)
-    return ExitCard(
-        **run.facts(network.tensors().values(), losses),
-        reads=(request.exit_layer,),
-        layers=request.exit_layer,
-        of_layers=job.target.layers,
-        width=job.width,
-        sequence_tokens=pieces.columns,
-    )
+    def head(self, run: Run) -> ExitTraining:
+        """Return the network to train."""
+        return ExitTraining(self, run)
 
 
-class _ExitTraining:
-    """The frozen target and an imitation network in training; `deep` are the layers, behind the exit, it imitates."""
+class ExitTraining(Head):
+    """An imitation network in training, on pieces of texts; `deep` are the layers, behind the exit, it imitates."""
 
-    def __init__(self, request: ExitRequest) -> None:
-        self._exit, self._device, self._folder = request.exit_layer, request.device, request.target
+    NOUN: ClassVar = "exit"
+
+    def __init__(self, request: ExitRequest, run: Run) -> None:
+        self._exit, self._folder, self._hash = request.exit_layer, request.target, run.target.weights_hash
         self.target = FrozenTarget(request.target, request.device)
         self.width, layers = request.width or self.target.hidden, self.target.layers
         self.deep = range(max(request.exit_layer, layers - DEEP) + 1, layers + 1)
-
-    def new_network(self) -> ImitationModule:
+        self._images = [each.images for each in run.asked.learned]
+        most = run.texts.shape[1] if any(self._images) else request.settings.sequence_tokens
+        self._pieces = Pieces(run.texts, run.asked.begins, most)
+        self.numbers = self._pieces.numbered
         eps = float(self.target.config.rms_norm_eps)
-        return ImitationModule(self.target.hidden, self.width, deep=len(self.deep), eps=eps).to(self._device)
+        network = ImitationModule(self.target.hidden, self.width, deep=len(self.deep), eps=eps)
+        self.network: ImitationModule = network.to(request.device)
 
-    def loss(self, network: ImitationModule, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
+    def loss(self, picked: Tensor) -> Tensor:
+        """Return the loss of the pieces of the first column."""
+        numbers = picked[:, 0]
+        rows = self._pieces.rows[numbers.cpu()].tolist()
+        return self.loss_of(self._pieces.ids(numbers), [self._images[row] for row in rows])
+
+    def loss_of(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
         """Return the loss of pieces (batch, columns), with each one's images, over places before emitted tokens."""
         with torch.no_grad():
             states, logits = self._read(ids[:, :-1], images)
         counts = is_said(ids[:, 1:])
-        own = network(states[self._exit][counts][None])
-        deep = network.fused(torch.stack([states[count][counts][None] for count in self.deep]))
+        own = self.network(states[self._exit][counts][None])
+        deep = self.network.fused(torch.stack([states[count][counts][None] for count in self.deep]))
         return imitation_loss(own, deep, self.said(own), logits[counts][None], ids[:, 1:][counts][None])
 
     def said(self, own: Tensor) -> Tensor:
@@ -127,14 +117,17 @@ class _ExitTraining:
             return self.target.read(input_ids=readable(ids))
         return self.target.read(inputs_embeds=SeenStates(self.target.model, self._folder).vectors(ids, images))
 
+    def save(self, folder: Path) -> None:
+        """Write the exit."""
+        save_exit(folder, self.network.tensors(), ExitShape(layers=self._exit, width=self.width, target=self._hash))
 
-def _require_exit(request: ExitRequest) -> None:
-    layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
-    if request.exit_layer >= layers:
-        raise ModelError(
-            f"a target of {layers} layers has exits behind 1 to {layers - 1} of them, not {request.exit_layer}; name "
-            "another with --exit-layer"
-        )
+    def card(self, facts: Facts) -> ExitCard:
+        """Return the card; the shares of deep states are of training alone, and no parameters of the drafter's."""
+        facts["parameters"] = sum(tensor.numel() for tensor in self.network.tensors().values())
+        return ExitCard(
+            **facts, reads=(self._exit,), layers=self._exit, of_layers=self.target.layers, width=self.width,
+            sequence_tokens=self._pieces.columns,
+        )  # fmt: skip
 
 
 class SeenStates:
@@ -158,7 +151,7 @@ class SeenStates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExitCard(Card):
+class ExitCard(TrainedCard):
     """How an exit's imitation network was trained, and how good it is; `layers` of the target's `of_layers` draft."""
 
     layers: int

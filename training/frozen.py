@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -35,6 +36,7 @@ class FrozenTarget:
         self.model = loaded.requires_grad_(False)
         part = text_part(loaded)
         self.config, self._base, self._head = part.config, part.base, part.head
+        self.device = torch.device(device)
         self.layers, self.hidden = int(self.config.num_hidden_layers), int(self.config.hidden_size)
         self._cap: float | None = declared(self.config, "final_logit_softcapping")
 
@@ -63,9 +65,9 @@ class FrozenTarget:
         normed: Tensor = self._base.norm(hidden)
         return normed
 
-    def said(self, normed: Tensor) -> Tensor:
-        """Return logits (..., vocabulary) of final-normed hidden states, capped as the target's."""
-        logits: Tensor = self._head(normed)
+    def said(self, normed: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Return logits (..., vocabulary or ids) of final-normed hidden states, capped as the target's."""
+        logits: Tensor = self._head(normed) if ids is None else F.linear(normed, self._head.weight[ids])
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
     def turns(self, like: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:

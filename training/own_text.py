@@ -19,7 +19,8 @@ from ..runtime.engine.engine import Decoder
 from ..runtime.engine.feed import Feed
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.image_cache import IMAGES
-from .language_model import Tokens
+from .run_folder import save_whole
+from .trainer import Tokens
 
 Ids = NDArray[np.int64]
 SLOTS = 64  # sequences decoded at once
@@ -68,8 +69,7 @@ def write_own_texts(
         path = folder / f"own-{first}.npy"
         if not path.exists():
             target = target or load()
-            np.save(folder / "unfinished.npy", own_texts(target, requests[first : first + many]))
-            (folder / "unfinished.npy").replace(path)
+            save_whole(path, own_texts(target, requests[first : first + many]))
         found.append(np.load(path))
         progress(min(first + many, len(requests)) / len(requests))
     return aligned([text for batch in found for text in batch])
@@ -112,7 +112,7 @@ class Pieces:
 
     @property
     def numbered(self) -> Tokens:
-        """Numbers for `language_model.batches`, whose windows of 1 never begin at the last two."""
+        """Numbers for `trainer.batches`, whose windows of 1 never begin at the last two."""
         return np.arange(len(self.rows) + 2)
 
     def ids(self, picked: Tensor) -> Tensor:

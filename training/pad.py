@@ -30,8 +30,8 @@ from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShape
 from ..runtime.models.tapped import require_lean
+from .cards import save_card
 from .frozen import positions_of
-from .language_model import Checkpoint, train
 from .pad_labels import RejectedToken, harvest, pivots_of, utilities
 from .pad_request import (
     PadCard,
@@ -39,12 +39,13 @@ from .pad_request import (
     at_threshold,
     auroc,
     auroc_interval,
-    save_pad_card,
     save_pivots,
     threshold_of_recall,
     usual_reads,
 )
+from .run import fit
 from .run_folder import RUN, Progress, Sources, digest_of, require_own, run_folder, tells_of_room
+from .trainer import Checkpoint
 
 PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper
 
@@ -70,8 +71,9 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
     is_pivot = pivots_of(labels.shares, request.least_share)
     is_held_out = _held_out(request)[labels.problems]
     _require_both(is_pivot[~is_held_out], len(request.exercises))
-    checkpoint = Checkpoint(partial / RUN)
-    net = _trained(request, labels.features[~is_held_out], is_pivot[~is_held_out], checkpoint, progress)
+    course = Checkpoint(partial / RUN)
+    course.began = start
+    net = _trained(request, labels.features[~is_held_out], is_pivot[~is_held_out], course, progress)
     shape = PivotShape(
         reads=reads_of(request),
         hidden=labels.features.shape[1] - BESIDE,
@@ -90,11 +92,11 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
         parameters=sum(parameter.numel() for parameter in net.parameters()),
         candidates=len(is_pivot),
         pivots=int(is_pivot.sum()),
-        losses=tuple(checkpoint.losses),
-        seconds=time.monotonic() - start,
+        losses=tuple(course.losses),
+        seconds=course.seconds,
     )
     save_pivots(folder, net, shape)
-    save_pad_card(folder, card)
+    save_card(folder, card)
     shutil.rmtree(partial)
     return card
 
@@ -117,7 +119,7 @@ def _require_both(is_pivot: Bools, problems: int) -> None:
 
 
 def _trained(
-    request: PadRequest, features: Floats32, is_pivot: Bools, checkpoint: Checkpoint, progress: Progress
+    request: PadRequest, features: Floats32, is_pivot: Bools, course: Checkpoint, progress: Progress
 ) -> PivotNet:
     """Return the network trained on labelled candidates, with both classes of equal weight."""
     torch.manual_seed(request.settings.seed)
@@ -132,8 +134,7 @@ def _trained(
         return F.binary_cross_entropy_with_logits(net(read[rows]).float(), wanted[rows], pos_weight=weighing)
 
     mixed = np.random.default_rng(request.settings.seed).permutation(len(features))
-    for _ in train(net, loss, np.resize(mixed, max(len(mixed), 3)), request.settings, checkpoint):
-        progress("training the classifier", len(checkpoint.losses) / request.settings.steps)
+    fit("classifier", net, loss, np.resize(mixed, max(len(mixed), 3)), request.settings, course, progress)
     return net.eval()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from ..planner.kernels.arrays import Bools, Floats, Ints
 from ..planner.lossy.quality import share_interval
 from ..planner.records.pad_rule import FLOOR
 from ..runtime.models.pivots import PivotNet, PivotShape, pivot_config
-from .language_model import TrainingSettings
+from .cards import course_of
 from .pad_labels import RolloutSettings
+from .trainer import TrainingSettings
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -198,7 +199,12 @@ class PadCard:
     recall: float
     threshold: float
     thresholds: tuple[AtThreshold, ...]
-    seconds: float  # of the run that finished it, without earlier stopped runs
+    seconds: float  # of all runs, but for what stopped ones did after their checkpoints
+
+    @property
+    def page(self) -> str:
+        """The card for people, in Markdown."""
+        return _page(self)
 
     @property
     def judgement(self) -> str:
@@ -216,19 +222,11 @@ def save_pivots(folder: Path, net: PivotNet, shape: PivotShape) -> None:
     (folder / "config.json").write_text(json.dumps(pivot_config(shape), indent=2, sort_keys=True) + "\n")
 
 
-def save_pad_card(folder: Path, card: PadCard) -> None:
-    """Write card.json and card.md."""
-    (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
-    (folder / "card.md").write_text(_page(card))
-
-
 def _page(card: PadCard) -> str:
     rows = "\n".join(
         f"| {each.threshold:.4g} | {_percent(each.recall, each.recall_95)} | {_percent(each.passed, each.passed_95)} |"
         for each in card.thresholds
     )
-    last = card.losses[-20:]
-    mean = sum(last) / len(last)
     return f"""# A pivot classifier for `{card.target}`
 
 LOSSY decoding by PAD asks it which drafted tokens may stay. Reads the target's hidden state after {card.reads} layers.
@@ -240,8 +238,8 @@ LOSSY decoding by PAD asks it which drafted tokens may stay. Reads the target's 
 at temperature {card.rollout_temperature:g}; {card.pivots:,} are pivots: with them fewer than {card.least_share:g} times
 as many are right.
 
-**Training.** {card.steps:,} steps of {card.batch} x 2 tokens, seed {card.seed}. Loss of the first step
-{card.losses[0]:.3f}, mean of the last {len(last)} {mean:.3f}. {card.seconds:.0f} seconds in the run that finished it.
+**Training.** {card.steps:,} steps of {card.batch} x 2 tokens, seed {card.seed}.
+{course_of(card.losses, card.seconds)}
 
 **Held out.** {card.judgement}.
 

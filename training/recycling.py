@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from ..errors import TrainingError
 from ..profiler.identity import identify
 from ..runtime.models.drafter_shapes import RecyclingShape, recycling_config, recycling_tensors
-from .cards import acceptance_table, save_weights
-from .own_run import OwnTextRequest, judged, prompts_for
+from .cards import Card, save_card, save_weights
+from .run import OwnTextRequest, judged
 from .run_folder import Progress, require_own, tells_of_room
 
 LENGTH = 6  # of the chains whose acceptance is counted
@@ -34,19 +33,25 @@ class RecyclingRequest(OwnTextRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecyclingCard:
+class RecyclingCard(Card):
     """How good a Token Recycling drafter is, by chains of `LENGTH`."""
 
-    target: str
-    target_hash: str
     successors: int
-    files: tuple[str, ...]
     prompt_tokens: int
     new_tokens: int
-    acceptance: tuple[float, ...]
-    tokens_per_round: float
-    rounds: int
-    seconds: float
+
+    @property
+    def page(self) -> str:
+        """The card for people, in Markdown."""
+        return f"""# Token Recycling for `{self.target}`
+
+The target's own {self.successors} likeliest successors of every token, as of when that token last stood in the text.
+No weights of its own. Target's weights: `{self.target_hash[:16]}`.
+
+Counted along greedy continuations of {self.new_tokens} tokens behind pieces of {self.prompt_tokens} tokens from
+{len(self.files)} files; nothing is known when a text begins.
+
+{self.table}"""
 
 
 @tells_of_room("lower --new-tokens, or choose another --device")
@@ -61,7 +66,7 @@ def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progres
     start = time.monotonic()
     identity = identify(request.target)
     require_own(folder, request.target)
-    asked = prompts_for(request)
+    asked = request.prompts
     shape = RecyclingShape(successors=request.successors, target=identity.weights_hash)
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(folder, recycling_tensors(shape), recycling_config(shape))
@@ -78,19 +83,5 @@ def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progres
         rounds=accepted.rounds,
         seconds=time.monotonic() - start,
     )
-    (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
-    (folder / "card.md").write_text(_page(card))
+    save_card(folder, card)
     return card
-
-
-def _page(card: RecyclingCard) -> str:
-    table = acceptance_table(card.acceptance, card.tokens_per_round, card.rounds)
-    return f"""# Token Recycling for `{card.target}`
-
-The target's own {card.successors} likeliest successors of every token, as of when that token last stood in the text.
-No weights of its own. Target's weights: `{card.target_hash[:16]}`.
-
-Counted along greedy continuations of {card.new_tokens} tokens behind pieces of {card.prompt_tokens} tokens from
-{len(card.files)} files; nothing is known when a text begins.
-
-{table}"""

@@ -7,6 +7,7 @@ the data of an earlier one.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -15,6 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from ..errors import TrainingError
@@ -23,7 +26,7 @@ from ..runtime.batch.faults import is_out_of_memory, reason_of
 from ..runtime.batch.sequence import Request
 from ..runtime.models.config_file import own_kind
 
-PLACES = ("data", "files", "drafter", "device")  # fields of a request: where what the sources tell lies, and it runs
+PLACES = ("data", "files", "drafter", "device", "cache", "hours")  # fields of a request that resuming may change
 RUN = "run.pt"  # how far the training has come
 SOURCES, REQUEST = "sources.json", "request.json"  # what was written follows from, and what the training was asked for
 
@@ -61,6 +64,14 @@ def run_folder(
     (partial / SOURCES).write_text(json.dumps(sources, sort_keys=True))
     (partial / REQUEST).write_text(json.dumps(asked, sort_keys=True))
     return partial
+
+
+def save_whole(path: Path, array: NDArray[Any]) -> None:
+    """Write an array under its name once it is whole."""
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    with unfinished.open("wb") as file:
+        np.save(file, array)
+    unfinished.replace(path)
 
 
 def digest_of(requests: Iterable[Request]) -> str:

@@ -18,7 +18,7 @@ from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.models.image_cache import IMAGES
-from spectune.training.language_model import TrainingSettings
+from spectune.training.trainer import TrainingSettings
 
 from ..support.coarse_design import BUDGET_S, timed_coarsely
 from ..support.tiny_family import save_model

@@ -18,10 +18,10 @@ from spectune.errors import ModelError, RequestError, TrainingError
 from spectune.profiler.identity import identify
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.pivots import is_pivots, load_pivots, pivot_shape, require_pivots_of
-from spectune.training.language_model import Checkpoint
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import harvest
 from spectune.training.pad_request import Exercise, PadCard, usual_reads
+from spectune.training.trainer import Checkpoint
 
 from ..support.pad_family import HIDDEN, PROMPTS, PadFamily, pad_family
 

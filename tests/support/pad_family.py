@@ -15,10 +15,10 @@ from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.runtime.models.pivots import PivotNet, PivotShape
-from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import own_texts
 from spectune.training.pad_labels import RolloutSettings
 from spectune.training.pad_request import Exercise, PadRequest, save_pivots
+from spectune.training.trainer import TrainingSettings
 
 from .tiny_family import save_model
 from .tiny_models import perturbed

@@ -20,21 +20,19 @@ from spectune.runtime.models.drafter_shapes import Kind, block_shape, is_block
 from spectune.runtime.models.formats import draft_role
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.block import BlockCard, BlockRequest, _BlockTraining, save_block, train_block
-from spectune.training.block_module import (
-    CtcModule,
-    MedusaModule,
-    SpecFormerModule,
-    ctc_loss,
-    medusa_loss,
-    specformer_loss,
-)
-from spectune.training.language_model import Checkpoint, TrainingSettings, train
+from spectune.training.block import BlockRequest, BlockTraining
+from spectune.training.cards import TrainedCard
+from spectune.training.ctc import CtcModule, ctc_loss
+from spectune.training.medusa import MedusaModule, medusa_loss
 from spectune.training.own_text import BLANK, OwnTextSettings
+from spectune.training.run import train_drafter
+from spectune.training.specformer import SpecFormerModule, specformer_loss
+from spectune.training.trainer import Checkpoint, TrainingSettings, train
 
 from ..support.tiny_blocks import DEPTH, FRAMES, KINDS, block_shape_of, chances_of_prefixes, collapsed, said_along
 from ..support.tiny_family import save_model
 from ..support.tiny_models import tiny_llama
+from ..support.tiny_runs import run_of
 
 LLAMA = tiny_llama(layers=2, seed=0)
 OWN = OwnTextSettings(texts=6, prompt_tokens=4, new_tokens=16, seed=1)
@@ -128,9 +126,9 @@ def request(kind: Kind, steps: int = 6) -> BlockRequest:
 
 
 @cache
-def trained(kind: Kind) -> tuple[Path, BlockCard]:
+def trained(kind: Kind) -> tuple[Path, TrainedCard]:
     folder = place() / kind
-    return folder, train_block(request(kind, steps=40), folder, progress=lambda *_: None)
+    return folder, train_drafter(request(kind, steps=40), folder, progress=lambda *_: None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,13 +180,13 @@ def test_a_stopped_run_goes_on_to_the_same_drafter(kind: Kind, tmp_path: Path, m
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_block(request(kind), tmp_path / "stopped", progress=stop)
+        train_drafter(request(kind), tmp_path / "stopped", progress=stop)
     said: list[float] = []
-    card = train_block(
+    card = train_drafter(
         request(kind), tmp_path / "stopped",
         progress=lambda what, share: said.append(share) if what == "training the drafter" else None,
     )  # fmt: skip
-    whole = train_block(request(kind), tmp_path / "whole", progress=lambda *_: None)
+    whole = train_drafter(request(kind), tmp_path / "whole", progress=lambda *_: None)
     assert len(said) == 2 and card.losses == whole.losses
     assert identify(tmp_path / "stopped").weights_hash == identify(tmp_path / "whole").weights_hash
 
@@ -201,16 +199,15 @@ def test_another_unfinished_training_is_not_overwritten(tmp_path: Path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_block(request("medusa"), tmp_path, progress=stop)
+        train_drafter(request("medusa"), tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="another unfinished training"):
-        train_block(request("ctc"), tmp_path, progress=stop)
+        train_drafter(request("ctc"), tmp_path, progress=stop)
 
 
 def test_nothing_is_said_behind_the_end_of_a_text(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
     texts = np.stack([np.arange(20), np.where(np.arange(20) < 8, np.arange(20), BLANK)])
-    job = _BlockTraining(request("medusa"), texts, tmp_path / "run", lambda *_: None)
-    assert [int(each) - 20 for each in job.anchors if each >= 20] == [1, 2, 3]  # the last says tokens 5, 6 and 7
+    job = BlockTraining(request("medusa"), run_of(request("medusa"), texts, tmp_path))
+    assert [int(each) - 20 for each in job.numbers if each >= 20] == [1, 2, 3]  # the last says tokens 5, 6 and 7
 
 
 def test_too_few_frames_are_refused() -> None:
@@ -220,15 +217,13 @@ def test_too_few_frames_are_refused() -> None:
 
 def taught(texts: np.ndarray, folder: Path, *, steps: int, published: bool = False) -> BlockHead:
     """Return a SpecFormer that learned from given texts and went through its folder."""
-    (folder / "run").mkdir()
     asked = request("specformer", steps=steps)
     asked = replace(asked, published=published, settings=replace(asked.settings, batch=16, sequence_tokens=15))
-    job, identity = _BlockTraining(asked, texts, folder / "run", lambda *_: None), identify(place() / "target")
     torch.manual_seed(0)
-    drafter = job.new_drafter(identity)
-    for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, asked.settings):
+    job = BlockTraining(asked, run_of(asked, texts, folder, identify(place() / "target")))
+    for _ in train(job.network, job.loss, job.numbers, asked.settings):
         pass
-    save_block(folder, drafter.tensors(), job.shape(identity))
+    job.save(folder)
     return load_block(folder, load_model(str(place() / "target"), dtype="float32"))
 
 
@@ -260,10 +255,9 @@ def test_what_is_wanted_at_an_anchor_are_the_tokens_behind_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts that count up: the state behind t, the newest t + 1, so t + 2 and on; a row keeps to its first text."""
-    (tmp_path / "run").mkdir()
     texts = np.stack([np.arange(20), np.arange(3, 23)])
-    job = _BlockTraining(request("medusa"), texts, tmp_path / "run", lambda *_: None)
-    assert job.anchors.min() == 1 and job.anchors.max() == 20 + 15
+    job = BlockTraining(request("medusa"), run_of(request("medusa"), texts, tmp_path))
+    assert job.numbers.min() == 1 and job.numbers.max() == 20 + 15
     asked: list[torch.Tensor] = []
 
     def noted(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -271,6 +265,6 @@ def test_what_is_wanted_at_an_anchor_are_the_tokens_behind_the_newest(
         return logits.sum()
 
     monkeypatch.setattr("spectune.training.block.medusa_loss", noted)
-    job.loss(MedusaModule(int(job._target.hidden), 3), torch.tensor([[14, 15, 21], [25, 26, 27]]))
+    job.loss(torch.tensor([[14, 15, 21], [25, 26, 27]]))
     first = [[16, 17, 18], [17, 18, 19], [16, 17, 18]]
     assert asked[0].tolist() == [*first, [10, 11, 12], [11, 12, 13], [12, 13, 14]]

@@ -11,7 +11,7 @@ import torch
 from demo_models import distil
 from transformers import LlamaForCausalLM
 
-from spectune.training.language_model import TrainingSettings, batches
+from spectune.training.trainer import TrainingSettings, batches
 
 from ..support.tiny_models import plain_logits, tiny_llama
 

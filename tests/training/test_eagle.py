@@ -23,15 +23,27 @@ from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.corpus import Corpus
-from spectune.training.eagle import EagleRequest, HeadCard, _EagleTraining, frequent_ids, head_config, train_eagle
-from spectune.training.eagle_module import HeadModule, attended, feature_loss, soft_cross_entropy, training_time_loss
-from spectune.training.language_model import Checkpoint, TrainingSettings
-from spectune.training.own_run import own_requests
-from spectune.training.own_text import BLANK, OwnTextSettings, own_texts, write_own_texts
+from spectune.training.cards import TrainedCard
+from spectune.training.eagle import (
+    EagleRequest,
+    EagleTraining,
+    HeadModule,
+    attended,
+    feature_loss,
+    frequent_ids,
+    head_config,
+    soft_cross_entropy,
+    training_time_loss,
+)
+from spectune.training.frozen import FrozenTarget
+from spectune.training.own_text import BLANK, OwnTextSettings, own_texts, readable, write_own_texts
+from spectune.training.prompts import Corpus, own_requests
+from spectune.training.run import train_drafter
+from spectune.training.trainer import Checkpoint, TrainingSettings
 
 from ..support.tiny_family import save_model
 from ..support.tiny_models import tiny_llama
+from ..support.tiny_runs import run_of
 
 LLAMA = tiny_llama(layers=4, seed=0)
 READS = {"eagle": (4,), "eagle3": (1, 2, 3)}
@@ -127,10 +139,11 @@ def test_the_training_time_loss_is_the_weighted_sum_over_drafted_depths() -> Non
             if int(logits[0, column].argmax()) in IDS:
                 with torch.no_grad():
                     said = head.logits(drafted_column("eagle3", head, text, column, step))
-                nats.append(float(soft_cross_entropy(said, logits[0, column, IDS])))
+                nats.append(float(soft_cross_entropy(said, logits[0, column, IDS].softmax(-1))))
         expected += 0.8**step * sum(nats) / max(len(nats), 1)
     embedded, hidden, logits = (F.pad(each, (0, 0, 0, 2)) for each in (embedded, hidden, logits))  # behind its end
-    found = training_time_loss(head, embedded, hidden, logits, torch.arange(13)[None] < 11, IDS, 3)
+    counts = torch.isin(logits.argmax(-1), IDS) & (torch.arange(13) < 11)
+    found = training_time_loss(head, embedded, hidden, logits[..., IDS].softmax(-1), counts, 3)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -181,9 +194,9 @@ def request(form: Form, steps: int = 6) -> EagleRequest:
 
 
 @cache
-def trained(form: Form) -> tuple[Path, HeadCard]:
+def trained(form: Form) -> tuple[Path, TrainedCard]:
     folder = place() / f"head of {form}"
-    return folder, train_eagle(request(form, steps=30), folder, progress=lambda *_: None)
+    return folder, train_drafter(request(form, steps=30), folder, progress=lambda *_: None)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -210,13 +223,123 @@ def test_the_card_tells_acceptance_by_depth(form: Form) -> None:
     assert f"{card.tokens_per_round:.2f} tokens a round" in (folder / "card.md").read_text()
 
 
+def exact_loss(job: EagleTraining, ids: Tensor) -> Tensor:
+    """Return the loss of pieces with states as the target computes them, from no file."""
+    with torch.no_grad():
+        read = job._target.states(readable(ids)[:, :-1])
+    states = torch.cat([read[count] for count in dict.fromkeys((*job.reads, 6))], dim=-1)
+    return job.loss_of(ids, states, job._target.said(read[-1]).argmax(-1))
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_what_stands_behind_the_end_of_a_text_does_not_count(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_behind_the_end_of_a_text_does_not_count(
+    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("spectune.training.eagle.NOISE", 0.0)
     text = np.random.default_rng(1).integers(24, size=(1, 12))
-    job = _EagleTraining(request(form), text)
-    head, ids = job.new_head(), torch.from_numpy(text)
-    torch.testing.assert_close(job.loss(head, F.pad(ids, (0, 3), value=BLANK)), job.loss(head, ids))
+    job, ids = EagleTraining(request(form), run_of(request(form), text, tmp_path)), torch.from_numpy(text)
+    torch.testing.assert_close(exact_loss(job, F.pad(ids, (0, 3), value=BLANK)), exact_loss(job, ids))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_loss_from_the_files_is_that_of_the_target_s_own_states_in_bfloat16(
+    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spectune.training.eagle.NOISE", 0.0)
+    monkeypatch.setattr("spectune.training.states.ROWS", 2)  # several files
+    texts = np.random.default_rng(1).integers(24, size=(5, 17))
+    texts[3, 9:] = BLANK
+    job = EagleTraining(request(form), run_of(request(form), texts, tmp_path))
+    assert len(list(tmp_path.glob("states-*"))) == len(list(tmp_path.glob("likeliest-*"))) == 3
+    for rows in ([4, 1], [3, 0]):
+        found = job.loss(torch.tensor(rows)[:, None])
+        assert found.item() == pytest.approx(exact_loss(job, torch.from_numpy(texts[rows])).item(), rel=0.02)
+    assert job.loss(torch.tensor([[3]])).item() == pytest.approx(
+        exact_loss(job, torch.from_numpy(texts[3:4, :9])).item(), rel=0.02
+    )
+
+
+def test_states_that_are_in_files_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.training.states.ROWS", 2)
+    texts = np.random.default_rng(1).integers(24, size=(5, 17))
+    asked = request("eagle3")
+    first = EagleTraining(asked, run_of(asked, texts, tmp_path)).loss(torch.tensor([[4], [0]]))
+    (lost,) = tmp_path.glob("states-*-2.npy")
+    lost.unlink()  # stopped there
+    read, states = list[Tensor](), FrozenTarget.states
+
+    def noted(target: FrozenTarget, ids: Tensor) -> tuple[Tensor, ...]:
+        read.append(ids)
+        return states(target, ids)
+
+    monkeypatch.setattr(FrozenTarget, "states", noted)
+    torch.manual_seed(0)
+    again = EagleTraining(asked, run_of(asked, texts, tmp_path))
+    assert [each.tolist() for each in read] == [texts[2:4, :16].tolist()] and first.isfinite()
+    EagleTraining(asked, run_of(asked, texts + 0, tmp_path))
+    assert len(read) == 1 and again.numbers.shape == (7,)
+    EagleTraining(asked, run_of(asked, texts[::-1].copy(), tmp_path))
+    assert len(read) == 4  # of other texts
+
+
+def test_another_head_is_trained_on_the_texts_and_states_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replace(request("eagle3", steps=2), cache=tmp_path / "cache")
+    plain = train_drafter(replace(asked, cache=None), tmp_path / "plain", progress=lambda *_: None)
+    first = train_drafter(asked, tmp_path / "first", progress=lambda *_: None)
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert {path.name.split("-")[0] for path in kept.iterdir()} == {"own", "states", "likeliest"}
+    for name in ("own_text.own_texts", "frozen.FrozenTarget.states"):
+        monkeypatch.setattr(f"spectune.training.{name}", None)  # nothing is left to do
+    longer = replace(asked, settings=replace(asked.settings, steps=4, decay_share=1.0), draft_vocabulary=8)
+    train_drafter(longer, tmp_path / "second", progress=lambda *_: None)
+    again = train_drafter(asked, tmp_path / "third", progress=lambda *_: None)
+    assert again.losses == first.losses == plain.losses
+    other = replace(asked, own=replace(asked.own, new_tokens=19))
+    with pytest.raises(TypeError, match="NoneType"):
+        train_drafter(other, tmp_path / "fourth", progress=lambda *_: None)
+
+
+class Clock:
+    """A clock that goes on by a second whenever it is read."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_a_training_ends_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, shares = Clock(), list[float]()
+    monkeypatch.setattr("spectune.training.trainer.time", clock)
+    monkeypatch.setattr("spectune.training.run.time", clock)
+    asked = replace(request("eagle3", steps=1000), hours=60.0 / 3600.0)
+    card = train_drafter(
+        asked, tmp_path / "head", progress=lambda what, share: shares.append(share) if "head" in what else None
+    )
+    assert 10 < card.steps == len(card.losses) < 60 and shares[-1] == 1.0 and shares == sorted(shares)
+    assert card.seconds > 60.0 and json.loads((tmp_path / "head" / "card.json").read_text())["steps"] == card.steps
+
+
+def test_a_run_whose_time_goes_by_before_it_trains_says_so(tmp_path: Path) -> None:
+    asked = replace(request("eagle3"), hours=1e-9)
+    with pytest.raises(TrainingError, match=r"no time was left to train the head .*raise --hours"):
+        train_drafter(asked, tmp_path / "head", progress=lambda *_: None)
+    assert list((tmp_path / "head" / ".partial").glob("own-*"))
+    card = train_drafter(replace(asked, hours=1.0), tmp_path / "head", progress=lambda *_: None)
+    assert card.steps == 6
+
+
+def test_a_checkpoint_of_before_time_was_counted_is_gone_on_with(tmp_path: Path) -> None:
+    network, checkpoint = torch.nn.Linear(2, 2), Checkpoint(tmp_path / "run.pt", every=1)
+    checkpoint.keep(0.5, network, ())
+    kept = torch.load(tmp_path / "run.pt", weights_only=True)
+    assert kept.pop("seconds") >= 0.0
+    torch.save(kept, tmp_path / "run.pt")
+    again = Checkpoint(tmp_path / "run.pt")
+    assert again.restore(network, ()) == 1 and 0.0 <= again.seconds < 60.0
 
 
 def test_a_head_of_another_target_is_refused() -> None:
@@ -224,7 +347,8 @@ def test_a_head_of_another_target_is_refused() -> None:
         require_drafter_of(trained("eagle3")[0], replace(identify(place() / "target"), weights_hash="0" * 64))
 
 
-def test_a_stopped_run_goes_on_to_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_stopped_run_goes_on_to_the_same_head(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpoint, "EVERY", 2)
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (2,))
 
@@ -233,14 +357,14 @@ def test_a_stopped_run_goes_on_to_the_same_head(tmp_path: Path, monkeypatch: pyt
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_eagle(request("eagle"), tmp_path / "stopped", progress=stop)
+        train_drafter(request(form), tmp_path / "stopped", progress=stop)
     said: list[float] = []
-    card = train_eagle(
-        request("eagle"),
+    card = train_drafter(
+        request(form),
         tmp_path / "stopped",
         progress=lambda what, share: said.append(share) if "head" in what else None,
     )
-    whole = train_eagle(request("eagle"), tmp_path / "whole", progress=lambda *_: None)
+    whole = train_drafter(request(form), tmp_path / "whole", progress=lambda *_: None)
     assert len(said) == 2 and card.losses == whole.losses
     assert identify(tmp_path / "stopped").weights_hash == identify(tmp_path / "whole").weights_hash
 
@@ -253,9 +377,9 @@ def test_another_unfinished_training_is_not_overwritten(tmp_path: Path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_eagle(request("eagle"), tmp_path, progress=stop)
+        train_drafter(request("eagle"), tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="another unfinished training"):
-        train_eagle(request("eagle3"), tmp_path, progress=lambda *_: None)
+        train_drafter(request("eagle3"), tmp_path, progress=lambda *_: None)
 
 
 def test_a_public_head_is_read_by_its_tensors_names(tmp_path: Path) -> None:
@@ -293,14 +417,14 @@ def test_a_head_for_wider_hidden_states_is_refused() -> None:
 
 def test_a_head_reads_the_layers_that_were_named(tmp_path: Path) -> None:
     asked = replace(request("eagle3", steps=1), reads=(1, 3))
-    card = train_eagle(asked, tmp_path / "head", progress=lambda *_: None)
+    card = train_drafter(asked, tmp_path / "head", progress=lambda *_: None)
     assert card.reads == head_shape(tmp_path / "head").reads == (1, 3)
 
 
 @pytest.mark.parametrize("reads", [(0, 2), (1, 6)])
 def test_layers_that_have_no_states_of_their_own_are_refused(tmp_path: Path, reads: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match="--reads"):
-        train_eagle(replace(request("eagle3", steps=1), reads=reads), tmp_path / "head", progress=lambda *_: None)
+        train_drafter(replace(request("eagle3", steps=1), reads=reads), tmp_path / "head", progress=lambda *_: None)
 
 
 def test_a_piece_is_as_long_as_the_training_time_test_needs_where_there_is_one() -> None:

@@ -26,16 +26,17 @@ from spectune.training.exit import (
     TAU,
     ExitCard,
     ExitRequest,
+    ExitTraining,
     ImitationModule,
-    _ExitTraining,
     imitation_loss,
-    train_exit,
 )
-from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_text import BLANK, OwnTextSettings
+from spectune.training.run import train_drafter
+from spectune.training.trainer import Checkpoint, TrainingSettings
 
 from ..support.tiny_family import save_model
 from ..support.tiny_models import tiny_llama, tiny_model
+from ..support.tiny_runs import run_of
 
 LLAMA = tiny_llama(layers=4, seed=0)
 KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
@@ -61,10 +62,16 @@ def request(steps: int = 6, batch: int = 2, exit_layer: int = 2) -> ExitRequest:
     )
 
 
+def training(asked: ExitRequest) -> ExitTraining:
+    return ExitTraining(asked, run_of(asked, np.arange(40).reshape(2, 20) % 24, place()))
+
+
 @cache
 def trained() -> tuple[Path, ExitCard]:
     folder = place() / "exit"
-    return folder, train_exit(request(steps=60, batch=8), folder, progress=lambda *_: None)
+    card = train_drafter(request(steps=60, batch=8), folder, progress=lambda *_: None)
+    assert isinstance(card, ExitCard)
+    return folder, card
 
 
 def test_the_loss_is_the_sum_of_its_three_parts() -> None:
@@ -94,7 +101,7 @@ def test_a_network_begins_by_adding_nothing() -> None:
 
 
 def test_the_states_read_are_those_after_each_layer_before_the_final_norm() -> None:
-    job = _ExitTraining(request())
+    job = training(request())
     target, ids = job.target.model, torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
         states, logits = job.target.read(input_ids=ids)
@@ -107,22 +114,21 @@ def test_the_states_read_are_those_after_each_layer_before_the_final_norm() -> N
 
 @pytest.mark.parametrize(("exit_layer", "deep"), [(1, [2, 3, 4]), (2, [3, 4]), (3, [4])])
 def test_what_is_imitated_lies_behind_the_exit(exit_layer: int, deep: list[int]) -> None:
-    assert list(_ExitTraining(request(exit_layer=exit_layer)).deep) == deep
+    assert list(training(request(exit_layer=exit_layer)).deep) == deep
 
 
 def test_the_target_stays_as_it_is() -> None:
-    job, ids = _ExitTraining(request()), torch.randint(24, (2, 17), generator=torch.Generator().manual_seed(1))
-    network = job.new_network()
-    job.loss(network, ids, []).backward()
+    job, ids = training(request()), torch.randint(24, (2, 17), generator=torch.Generator().manual_seed(1))
+    network = job.network
+    job.loss_of(ids, []).backward()
     assert all(weight.grad is None and not weight.requires_grad for weight in job.target.model.parameters())
     assert network.down.weight.grad is not None and float(network.down.weight.grad.abs().sum()) > 0
 
 
 def test_what_stands_behind_the_end_of_a_text_does_not_count() -> None:
-    job, ids = _ExitTraining(request()), torch.randint(24, (1, 9), generator=torch.Generator().manual_seed(1))
-    network = job.new_network()
+    job, ids = training(request()), torch.randint(24, (1, 9), generator=torch.Generator().manual_seed(1))
     padded = torch.nn.functional.pad(ids, (0, 3), value=BLANK)
-    torch.testing.assert_close(job.loss(network, padded, []), job.loss(network, ids, []))
+    torch.testing.assert_close(job.loss_of(padded, []), job.loss_of(ids, []))
 
 
 def said_by(model: LeanModel, text: list[int]) -> Tensor:
@@ -136,8 +142,8 @@ def test_the_runtime_says_what_was_trained(family: str, tmp_path: Path) -> None:
     """Of Gemma 2 too, whose logits are capped; saved weights are bf16, so both sides use tensors as they are."""
     source, text = tiny_model(family).float(), [3, 1, 4, 1, 5, 9, 2, 6]
     source.save_pretrained(tmp_path)
-    job = _ExitTraining(replace(request(exit_layer=1), target=tmp_path))
-    network = job.new_network()
+    job = training(replace(request(exit_layer=1), target=tmp_path))
+    network = job.network
     torch.nn.init.normal_(network.down.weight, std=0.3)
     shape = ExitShape(layers=1, width=job.width, target="t")
     with torch.no_grad():
@@ -177,7 +183,7 @@ def test_an_exit_the_target_does_not_have_is_refused_before_anything_is_written(
     tmp_path: Path, exit_layer: int
 ) -> None:
     with pytest.raises(ModelError, match=f"exits behind 1 to 3 of them, not {exit_layer}; name another with --exit"):
-        train_exit(request(exit_layer=exit_layer), tmp_path / "exit", progress=lambda *_: None)
+        train_drafter(request(exit_layer=exit_layer), tmp_path / "exit", progress=lambda *_: None)
     assert not (tmp_path / "exit").exists()
 
 
@@ -196,14 +202,14 @@ def test_a_stopped_run_goes_on_to_the_same_exit(tmp_path: Path, monkeypatch: pyt
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_exit(request(), tmp_path / "stopped", progress=stop)
+        train_drafter(request(), tmp_path / "stopped", progress=stop)
     said: list[float] = []
     (tmp_path / "same.txt").write_bytes((place() / "text.txt").read_bytes())
     moved = replace(request(), data=(tmp_path / "same.txt",))  # follows from the same tokens
-    card = train_exit(
+    card = train_drafter(
         moved, tmp_path / "stopped", progress=lambda what, share: said.append(share) if "exit" in what else None
     )
-    whole = train_exit(request(), tmp_path / "whole", progress=lambda *_: None)
+    whole = train_drafter(request(), tmp_path / "whole", progress=lambda *_: None)
     assert len(said) == 2 and card.losses == whole.losses
     assert identify(tmp_path / "stopped").weights_hash == identify(tmp_path / "whole").weights_hash
     assert exit_shape(tmp_path / "whole").width == 32
@@ -217,6 +223,6 @@ def test_another_unfinished_training_is_not_overwritten(tmp_path: Path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_exit(request(), tmp_path, progress=stop)
+        train_drafter(request(), tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="another unfinished training"):
-        train_exit(request(exit_layer=1), tmp_path, progress=lambda *_: None)
+        train_drafter(request(exit_layer=1), tmp_path, progress=lambda *_: None)

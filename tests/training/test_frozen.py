@@ -19,18 +19,17 @@ from spectune.runtime.models.drafter import BLOCKS, load_drafter
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_model, load_pretrained
-from spectune.training import block, eagle, exit, frozen, own_run
-from spectune.training.block import BlockRequest, save_block
-from spectune.training.eagle import EagleRequest, save_head
-from spectune.training.eagle_module import feature_loss
+from spectune.training import eagle, frozen, run
+from spectune.training.block import BlockRequest, BlockTraining
+from spectune.training.eagle import EagleRequest, EagleTraining, feature_loss
 from spectune.training.exit import ExitRequest
-from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import OwnTextSettings
+from spectune.training.trainer import TrainingSettings
 
-from ..support.synthetic import TARGET
 from ..support.tiny_blocks import KINDS, said_along
 from ..support.tiny_family import save_model
 from ..support.tiny_models import tiny_model
+from ..support.tiny_runs import run_of
 
 KEPT = TemporaryDirectory()  # of targets; gone with the process
 APART = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")  # families, each other than the ones before
@@ -62,12 +61,11 @@ def test_a_block_drafter_learns_what_the_runtime_says(family: str, kind: Kind, t
         kind=kind, target=target(family), data=(Path("text"),), depth=3, frames=4 if kind == "ctc" else 0,
         intermediate=24, width=20, settings=SETTINGS, own=OWN,
     )  # fmt: skip
-    job = block._BlockTraining(asked, np.array([TEXT]), tmp_path, lambda *_: None)
-    drafter, places = job.new_drafter(TARGET), torch.tensor([[1, 4, 6]])
-    spread(drafter)
-    save_block(tmp_path, drafter.tensors(), job.shape(TARGET))
+    job, places = BlockTraining(asked, run_of(asked, np.array([TEXT]), tmp_path)), torch.tensor([[1, 4, 6]])
+    spread(job.network)
+    job.save(tmp_path)
     with torch.no_grad():
-        learned = job.said(drafter, torch.tensor([[0]]), places)
+        learned = job.said(torch.tensor([0]), places)
     runs = load_drafter(str(tmp_path), load_model(str(target(family)), dtype="float32"), dtype="float32")
     assert isinstance(runs, BLOCKS[kind])
     torch.testing.assert_close(said_along(runs, TEXT)[places[0] + 1], learned, rtol=1e-3, atol=1e-3)
@@ -86,11 +84,10 @@ def test_a_head_learns_what_the_runtime_says(family: str, tmp_path: Path, monkey
     asked = EagleRequest(
         target=target(family), data=(Path("text"),), form="eagle", intermediate=24, settings=SETTINGS, own=OWN
     )
-    job = eagle._EagleTraining(asked, np.array([TEXT]))
-    head = job.new_head()
-    spread(head)
-    save_head(tmp_path, head, job.shape(TARGET), job.draft_ids)
-    job.loss(head, torch.tensor([TEXT]))
+    job, ids = EagleTraining(asked, run_of(asked, np.array([TEXT]), tmp_path)), torch.tensor([TEXT])
+    spread(job.network)
+    job.save(tmp_path)
+    job.loss_of(ids, job._target.states(ids[:, :-1])[-1], ids[:, :-1])
     runs: Any = load_drafter(str(tmp_path), load_model(str(target(family)), dtype="float32"), dtype="float32")
     count = len(TEXT)
     sees = np.tri(count, dtype=np.bool_)[None]
@@ -106,15 +103,15 @@ def test_a_target_whose_states_are_not_read_is_refused_by_its_configuration(tmp_
     assert frozen.positions_of(target("llama")) == 128
 
 
-REQUESTS: dict[Any, tuple[Any, Any]] = {
-    eagle: (eagle.train_eagle, lambda **given: EagleRequest(form="eagle", **given)),
-    block: (block.train_block, lambda **given: BlockRequest(kind="medusa", depth=2, **given)),
-    exit: (exit.train_exit, lambda **given: ExitRequest(exit_layer=1, **given)),
+REQUESTS: dict[str, Any] = {
+    "eagle": lambda **given: EagleRequest(form="eagle", **given),
+    "block": lambda **given: BlockRequest(kind="medusa", depth=2, **given),
+    "exit": lambda **given: ExitRequest(exit_layer=1, **given),
 }
 
 
-@pytest.mark.parametrize("job", REQUESTS, ids=lambda job: job.__name__)
-def test_the_target_is_in_memory_once_at_a_time(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_the_target_is_in_memory_once_at_a_time(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that writes, the one that teaches, and the one that judges: each is gone when the next is loaded."""
     loaded: list[Any] = []
 
@@ -127,11 +124,10 @@ def test_the_target_is_in_memory_once_at_a_time(job: Any, tmp_path: Path, monkey
 
         return loading
 
-    monkeypatch.setattr(own_run, "load_model", noted(load_model))
+    monkeypatch.setattr(run, "load_model", noted(load_model))
     monkeypatch.setattr(frozen, "load_pretrained", noted(load_pretrained))
     save_model(tmp_path / "target", layers=2, seed=0)
     (tmp_path / "text.txt").write_text("def main(): return 1\n" * 40)
     given = {"target": tmp_path / "target", "data": (tmp_path / "text.txt",), "settings": SETTINGS, "own": OWN}
-    train, request = REQUESTS[job]
-    train(request(**given, dtype="float32"), tmp_path / "drafter", progress=lambda *_: None)
+    run.train_drafter(REQUESTS[kind](**given, dtype="float32"), tmp_path / "drafter", progress=lambda *_: None)
     assert len(loaded) == 3

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import arithmetic_models
@@ -24,13 +25,14 @@ from torch import nn
 from spectune.cli import main
 from spectune.errors import ModelError, SpectuneError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.training.block import BlockRequest, train_block
-from spectune.training.eagle import EagleRequest, train_eagle
-from spectune.training.exit import ExitRequest, train_exit
-from spectune.training.language_model import Checkpoint, TrainingSettings
+from spectune.training.block import BlockRequest
+from spectune.training.eagle import EagleRequest
+from spectune.training.exit import ExitRequest
 from spectune.training.own_text import OwnTextSettings
 from spectune.training.recycling import RecyclingRequest, make_recycling
+from spectune.training.run import train_drafter
 from spectune.training.run_folder import claim, require_own
+from spectune.training.trainer import Checkpoint, TrainingSettings
 
 from ..support.tiny_family import save_model
 
@@ -63,10 +65,10 @@ def train(kind: str, folder: Path, **changes: Any) -> object:
         return make_recycling(RecyclingRequest(**given | changes), folder, progress=quiet)
     given["settings"] = SETTINGS
     if kind == "eagle":
-        return train_eagle(EagleRequest(**given | {"form": "eagle"} | changes), folder, progress=quiet)
+        return train_drafter(EagleRequest(**given | {"form": "eagle"} | changes), folder, progress=quiet)
     if kind == "medusa":
-        return train_block(BlockRequest(**given | {"kind": "medusa", "depth": 2} | changes), folder, progress=quiet)
-    return train_exit(ExitRequest(**given | {"exit_layer": 2} | changes), folder, progress=quiet)
+        return train_drafter(BlockRequest(**given | {"kind": "medusa", "depth": 2} | changes), folder, progress=quiet)
+    return train_drafter(ExitRequest(**given | {"exit_layer": 2} | changes), folder, progress=quiet)
 
 
 KINDS = ("eagle", "medusa", "exit", "recycling")
@@ -179,7 +181,7 @@ def test_memory_that_does_not_do_is_told_with_what_takes_less(
     def refuse(*_: object, **__: object) -> NoReturn:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("spectune.training.own_run.chain_acceptance", refuse)
+    monkeypatch.setattr("spectune.training.run.chain_acceptance", refuse)
     options = "--new-tokens, or choose" if kind == "recycling" else "--batch, --piece"
     with pytest.raises(TrainingError, match=rf"no room for this training \(.*2.00 GiB.*\); lower {options}"):
         train(kind, tmp_path / "new")
@@ -194,15 +196,14 @@ def test_weights_that_the_disk_refuses_are_told(tmp_path: Path, monkeypatch: pyt
         train("recycling", tmp_path / "new")
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot take a file's place ahead")
-def test_the_place_of_states_is_taken_before_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(file: int, start: int, size: int) -> NoReturn:
-        assert (start, size) == (0, os.fstat(file).st_size) and size > 4 * 24 * 32 * 4
-        raise FULL
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(TrainingError, match="No space left on device"):
-        train("medusa", tmp_path / "new")
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_states_that_the_disk_has_no_room_for_are_refused_before_they_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("spectune.training.states.shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(TrainingError, match=r"states along its texts take .* GB free; lower --texts or --new-tokens"):
+        train(kind, tmp_path / "new")
+    assert not list(tmp_path.glob("**/states-*"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no disk that is always full")

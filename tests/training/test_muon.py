@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spectune.training.language_model import Muon, orthogonalised
+from spectune.training.muon import Muon, orthogonalised
 
 SHAPES = [(6, 10), (10, 6), (8, 8)]
 

@@ -12,9 +12,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError, TrainingError
-from spectune.training.corpus import Corpus, parted, read_corpus
-from spectune.training.own_run import CHECKED, TALK_TOKENS, own_prompts, own_requests
 from spectune.training.own_text import BLANK, OwnTextSettings, Pieces
+from spectune.training.prompts import CHECKED, TALK_TOKENS, Corpus, own_prompts, own_requests, parted, read_corpus
 
 from ..support.tiny_family import beginning_tokenizer, byte_tokenizer
 from ..support.tiny_models import tiny_llama
@@ -67,6 +66,18 @@ def test_a_conversation_is_read_in_the_target_s_template_from_its_end(tmp_path: 
     cut = max((each.prompt for each in asked.learned), key=len)
     assert len(cut) == TALK_TOKENS and cut[0] == tokenizer.bos_token_id
     assert str(tokenizer.decode(list(cut[-7:]))).endswith("hello [it]")
+
+
+def test_of_a_file_with_too_many_entries_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, data = saved(tmp_path, byte_tokenizer("abc")), tmp_path / "a.jsonl"
+    write(data, *[{"text": letter * 30} for letter in "abcdefgh"])
+    whole = own_prompts(target, [data], OWN)
+    monkeypatch.setattr("spectune.training.prompts.MOST_PROMPTS", 8)
+    assert own_prompts(target, [data], OWN) == whole
+    monkeypatch.setattr("spectune.training.prompts.MOST_PROMPTS", 3)
+    some = own_prompts(target, [data], OWN)
+    read = {token for each in (*some.learned, *some.judged) for token in each.prompt}
+    assert len(read) <= 3 + 1  # each text's letter, and what ends texts
 
 
 def test_a_conversation_without_a_template_is_text(tmp_path: Path) -> None:

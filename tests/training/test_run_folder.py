@@ -14,9 +14,9 @@ from spectune.errors import TrainingError
 from spectune.runtime.batch.images import Image
 from spectune.runtime.batch.sequence import Request
 from spectune.training.block import BlockRequest
-from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import OwnTextSettings
 from spectune.training.run_folder import digest_of, run_folder
+from spectune.training.trainer import TrainingSettings
 
 from ..support.synthetic import TARGET
 

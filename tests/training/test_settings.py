@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spectune.errors import TrainingError
-from spectune.training.language_model import TrainingSettings
+from spectune.training.trainer import TrainingSettings
 
 SETTINGS = TrainingSettings(steps=100, batch=2, sequence_tokens=8, warmup_steps=10, decay_share=0.4)
 

@@ -34,10 +34,13 @@ from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.plan_choice import plainly
-from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _ExitTraining, train_exit
-from spectune.training.language_model import TrainingSettings
-from spectune.training.own_run import own_prompts
+from spectune.training.exit import ExitCard, ExitRequest, ExitTraining, SeenStates
 from spectune.training.own_text import BLANK, OwnTextSettings, is_said, together
+from spectune.training.prompts import own_prompts
+from spectune.training.run import train_drafter
+from spectune.training.trainer import TrainingSettings
+
+from ..support.tiny_runs import run_of
 
 KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
 OWN = OwnTextSettings(texts=6, new_tokens=12)
@@ -107,7 +110,7 @@ def test_no_more_prompts_judge_than_a_target_keeps_the_images_of(tmp_path: Path)
     line = json.dumps({"prompt": "two", "image": [picture] * 2})
     (tmp_path / "two.jsonl").write_text(f"{line}\n" * 10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spectune.training.own_run.IMAGES", 3)
+        patch.setattr("spectune.training.prompts.IMAGES", 3)
         assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 1
     assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 2
 
@@ -121,7 +124,7 @@ def test_lines_whose_image_is_none_are_refused(tmp_path: Path, line: str) -> Non
 
 def test_the_states_learned_from_are_those_of_transformers_own_reading() -> None:
     """Rows with images of their own, one of them padded: what counts is what Llava itself makes of the pixels."""
-    job = _ExitTraining(request())
+    job = ExitTraining(request(), run_of(request(), np.arange(40).reshape(2, 20), place()))
     asked = own_prompts(request().target, request().data, OWN).learned[:2]
     rows = [[*asked[0].prompt, 5, 6, 7, BLANK], [*asked[1].prompt, 8, 9, 10, 11]]
     ids = torch.tensor(rows)
@@ -143,7 +146,9 @@ def test_the_states_learned_from_are_those_of_transformers_own_reading() -> None
 @cache
 def trained() -> tuple[Path, ExitCard]:
     folder = place() / "exit"
-    return folder, train_exit(request(), folder, progress=lambda *_: None)
+    card = train_drafter(request(), folder, progress=lambda *_: None)
+    assert isinstance(card, ExitCard)
+    return folder, card
 
 
 def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_output() -> None:
@@ -166,7 +171,8 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
 
 def test_an_image_longer_than_a_piece_is_read_whole_with_what_is_said_behind_it(tmp_path: Path) -> None:
     short = replace(request().settings, steps=1, sequence_tokens=8)
-    card = train_exit(request(settings=short), tmp_path / "exit", progress=lambda *_: None)
+    card = train_drafter(request(settings=short), tmp_path / "exit", progress=lambda *_: None)
+    assert isinstance(card, ExitCard)
     assert card.losses[0] == trained()[1].losses[0] and card.sequence_tokens > shapes_models.IMAGE_TOKENS
 
 
@@ -175,16 +181,18 @@ def test_a_run_that_stopped_goes_on_with_the_texts_it_had(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr("spectune.training.exit.save_exit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            train_exit(request(), folder, progress=lambda *_: None)
+            train_drafter(request(), folder, progress=lambda *_: None)
     monkeypatch.setattr("spectune.training.own_text.own_texts", lambda *_: written.append(1))
-    card = train_exit(request(), folder, progress=lambda *_: None)
+    card = train_drafter(request(), folder, progress=lambda *_: None)
     assert not written and card.losses == trained()[1].losses
 
 
 def test_a_text_beside_prompts_with_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("a book")
     with pytest.raises(TrainingError, match=r"beside them lies .*book\.txt; leave it out"):
-        train_exit(request(data=(*request().data, tmp_path / "book.txt")), tmp_path / "exit", progress=lambda *_: None)
+        train_drafter(
+            request(data=(*request().data, tmp_path / "book.txt")), tmp_path / "exit", progress=lambda *_: None
+        )
 
 
 @pytest.mark.parametrize(("images", "texts"), [(0, 64), (1, 32), (3, 21), (64, 1), (65, 1)])
@@ -201,18 +209,18 @@ def test_pictures_that_were_drawn_anew_are_not_gone_on_with(tmp_path: Path) -> N
     shutil.copytree(place() / "prompts", tmp_path / "prompts")
     shutil.copy(place() / "prompts.jsonl", tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train_exit(request(data=(tmp_path / "prompts.jsonl",)), tmp_path / "exit", progress=stop)
+        train_drafter(request(data=(tmp_path / "prompts.jsonl",)), tmp_path / "exit", progress=stop)
     first, second = sorted((tmp_path / "prompts").iterdir())[:2]
     shutil.copy(second, first)
     with pytest.raises(TrainingError, match="began with other images, tokens of prompts"):
-        train_exit(request(data=(tmp_path / "prompts.jsonl",)), tmp_path / "exit", progress=lambda *_: None)
+        train_drafter(request(data=(tmp_path / "prompts.jsonl",)), tmp_path / "exit", progress=lambda *_: None)
 
 
 def test_one_prompt_is_too_few(tmp_path: Path) -> None:
     first = (place() / "prompts.jsonl").read_text().splitlines()[0]
     (place() / "one.jsonl").write_text(first)
     with pytest.raises(TrainingError, match="too few"):
-        train_exit(request(data=(place() / "one.jsonl",)), tmp_path / "exit", progress=lambda *_: None)
+        train_drafter(request(data=(place() / "one.jsonl",)), tmp_path / "exit", progress=lambda *_: None)
 
 
 @pytest.mark.slow

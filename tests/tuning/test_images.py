@@ -17,7 +17,7 @@ from spectune.profiler.prompts import read_prompts
 from spectune.runtime.models.drafter_shapes import ExitShape
 from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.training.exit import save_exit
-from spectune.training.language_model import TrainingSettings
+from spectune.training.trainer import TrainingSettings
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of, shown_to

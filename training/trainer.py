@@ -1,9 +1,10 @@
-"""Train a causal language model on a flat array of tokens."""
+"""The trainer: batches, schedule, optimisers and checkpoints of a run, and the loop over its steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import TrainingError
 from ..profiler.device import detect
+from .muon import Muon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +38,36 @@ class TrainingSettings:
         if not 0.0 < self.decay_share <= 1.0:
             raise TrainingError(f"decay_share must be in (0, 1], got {self.decay_share}")
 
-    def lr_factor(self, step: int) -> float:
-        """Return the learning-rate multiplier in [0, 1] for a step counted from 0."""
+    def lr_factor(self, step: int, spent: float = 0.0) -> float:
+        """Return the learning-rate multiplier in [0, 1] for a step counted from 0; `spent` is the share of the time."""
         warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
         left = (self.steps - step) / max(self.decay_share * self.steps, 1.0)
-        return min(warm, left, 1.0)
+        return min(warm, left, (1.0 - spent) / self.decay_share, 1.0)
 
 
 class Checkpoint:
-    """One file with weights, optimizers and torch's random state on the host, replaced as a whole."""
+    """One file with weights, optimizers, torch's random state on the host and the time spent, replaced as a whole.
+
+    `limit_s` ends a run early: its learning rates then decay by time.
+    """
 
     EVERY = 20  # steps between two files
 
     def __init__(self, path: Path, every: int = EVERY) -> None:
         """Write the run to a file, once every so many steps."""
         self.losses: list[float] = []  # of every step so far, what was restored included
+        self.began, self.limit_s = time.monotonic(), math.inf  # as if all earlier runs had been part of this one
         self._path, self._every = path, every
+
+    @property
+    def seconds(self) -> float:
+        """The time spent, up to the checkpoints of earlier runs."""
+        return time.monotonic() - self.began
+
+    @property
+    def spent(self) -> float:
+        """The share of the time limit that is spent, at most 1."""
+        return min(self.seconds / self.limit_s, 1.0)
 
     def restore(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
         """Load the file; return how many steps it had done, 0 without a file."""
@@ -63,6 +79,7 @@ class Checkpoint:
             optimizer.load_state_dict(state)
         torch.set_rng_state(kept["generator"])
         self.losses = list(kept["losses"])
+        self.began -= kept.get("seconds", 0.0)  # older files lack it
         return len(self.losses)
 
     def keep(self, loss: float, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -76,65 +93,11 @@ class Checkpoint:
             "model": model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in optimizers],
             "generator": torch.get_rng_state(),
+            "seconds": self.seconds,
         }
         with partial.open("wb") as file:  # a full disk is then an OSError; of a path torch makes a RuntimeError
             torch.save(kept, file)
         partial.replace(self._path)
-
-
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the published quintic
-ITERATIONS = 5
-LEAST_NORM = 1e-7
-
-
-class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonalised matrices, Nesterov's form, decoupled weight decay; the state is as torch's own."""
-
-    def __init__(
-        self,
-        matrices: Iterable[nn.Parameter],
-        *,
-        lr: float,
-        weight_decay: float,
-        dtype: torch.dtype,
-        momentum: float = 0.95,
-    ) -> None:
-        """Optimize two-dimensional parameters; `dtype` is that of the products."""
-        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        self._dtype = dtype
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient."""
-        for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._update(matrix, matrix.grad, group["lr"], group["weight_decay"], group["momentum"])
-
-    def _update(self, matrix: Tensor, gradient: Tensor, lr: float, weight_decay: float, momentum: float) -> None:
-        state = self.state[matrix]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        mean: Tensor = state["momentum_buffer"]
-        mean.lerp_(gradient, 1.0 - momentum)
-        update = orthogonalised(gradient.lerp(mean, momentum), self._dtype)
-        matrix.mul_(1.0 - lr * weight_decay)
-        matrix.add_(update.to(matrix.dtype), alpha=-0.2 * lr * math.sqrt(max(matrix.shape)))
-
-
-def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a matrix of the same singular vectors with singular values of about 1, by Newton and Schulz.
-
-    X <- a X + (b A + c A^2) X with A = X X^T, starting from X / |X|.
-    """
-    x = matrix.to(dtype)
-    x = x.T if matrix.shape[0] > matrix.shape[1] else x
-    x = x / x.norm().clamp(min=LEAST_NORM)
-    a, b, c = COEFFICIENTS
-    for _ in range(ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 
 Tokens = NDArray[np.integer[Any]]  # ids, of any size
@@ -147,13 +110,13 @@ def train(
     """Train `model` in place, yielding the loss of each step; a loss takes (batch, sequence_tokens + 1) ids.
 
     Muon updates hidden matrices, AdamW embeddings and norms; weights are fp32, products bf16 where the device
-    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded. TrainingError where a loss
-    is not finite.
+    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded, and none begins after its
+    time limit. TrainingError where a loss is not finite.
 
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """
     device = next(model.parameters()).device
-    is_narrow = detect(_name_of(device)).native_dtype == "bfloat16"
+    is_narrow = multiplies_bfloat16(device)
     optimizers = _optimizers(model, settings, torch.bfloat16 if is_narrow else torch.float32)
     base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     model.train()
@@ -161,9 +124,12 @@ def train(
     for step, batch in enumerate(each.to(device) for each in batches(tokens, settings)):
         if step < done:
             continue
+        spent = 0.0 if checkpoint is None else checkpoint.spent
+        if spent >= 1.0:
+            break
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, base_rates, strict=True):
-            group["lr"] = rate * settings.lr_factor(step)
+            group["lr"] = rate * settings.lr_factor(step, spent)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_narrow):
             value = loss(batch)
         value.backward()  # type: ignore[no-untyped-call]
@@ -199,8 +165,9 @@ def batches(tokens: Tokens, settings: TrainingSettings) -> Iterator[Tensor]:
         yield torch.from_numpy(np.stack([tokens[s : s + width + 1] for s in chosen]).astype(np.int64))
 
 
-def _name_of(device: torch.device) -> str:
-    return "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Return whether a device multiplies bfloat16 at full speed."""
+    return detect("cpu" if device.type == "cpu" else f"cuda:{device.index or 0}").native_dtype == "bfloat16"
 
 
 def _optimizers(model: nn.Module, settings: TrainingSettings, products: torch.dtype) -> list[torch.optim.Optimizer]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spectune.errors import TrainingError
-from spectune.training.language_model import TrainingSettings, batches, train
+from spectune.training.trainer import TrainingSettings, batches, train
 
 from ..support.tiny_models import tiny_llama
 
