@@ -59,11 +59,12 @@ from real_sets import (  # isort: skip
     requests_for,
     telling,
 )
-from rules import one_cell  # isort: skip
+from rules import one_cell, rules_of  # isort: skip
 from sweep import FINE_TURNS, LOOKUP, TURNS, Way, raced, speeds_of  # isort: skip
 
 LENGTHS, LEAST_PROBABILITIES = (2, 4, 8, 16), (0.0, 0.5, 0.75)  # of llama.cpp's drafts: tokens, and --draft-p-min
 THREADS = torch.get_num_threads()
+NEAR, MOST_NEAR = 1.06, 2  # rules within 6 % of the plan on few prompts race again on all, the two nearest
 PARTS = 4  # of the sweep, each below 40 minutes
 FINALISTS = 5
 MOST_GAP = 1e-3  # between two logits, in float64, that other arithmetic may order either way
@@ -107,7 +108,8 @@ def race_cell(which: ModelSet, batch: int, options: Options) -> Json:
         "width_at_pace": at_pace,
         "covers_at_pace": None if row.error_at_pace is None else abs(row.error_at_pace) <= at_pace,
         "raced": {"prompts": len(asked.prompts), "tokens": options.tokens, "rounds": 1},
-        "with_rules": _with_rules(which, found, batch, options),
+        "with_rules": (with_rules := _with_rules(which, found, batch, options)),
+        "finals": _finals(which, found, with_rules["rules"], batch, options),
     }
 
 
@@ -373,6 +375,30 @@ def _with_rules(which: ModelSet, found: Planned, batch: int, options: Options) -
     requests = requests_for(which, options, count=count, tokens=options.rule_tokens)
     row = one_cell(found.cell(batch, requests), found.inputs, found.family(), requests, 1)
     return {"prompts": len(requests), "tokens": options.rule_tokens, **row}
+
+
+def _finals(which: ModelSet, found: Planned, rules: Sequence[Json], batch: int, options: Options) -> Json | None:
+    """Race the plan twice beside the rules that came near it, on all raced prompts; None where none was near."""
+    ratios = {row["way"]: float(row["ratio"]) for row in rules if row["ratio"] < NEAR}
+    if not ratios:
+        return None
+    requests = requests_for(which, options, count=options.prompts, tokens=options.tokens)
+    cell = found.cell(batch, requests)
+    plan = Way(policy=cell.policy, drafter=cell.drafter)
+    near = {rule.way for rule in rules_of(cell, found.inputs) if rule.way.name in ratios} - {plan}
+    ways = sorted(near, key=lambda way: ratios[way.name])[:MOST_NEAR]
+    if not ways:
+        return None
+    run = raced([plan, *ways, plan], _padding(found, requests), found.family(), requests, batch, turns=FINE_TURNS)
+    twins = speeds_of(run, plan)
+    speed = sum(twins) / len(twins)
+    return {
+        "prompts": len(requests),
+        "tokens": options.tokens,
+        "plan_tokens_per_s": twins,
+        "same_policy_ratio": max(twins) / min(twins),
+        "rules": [{"way": way.name, "ratio": speed / speeds_of(run, way)[0]} for way in ways],
+    }
 
 
 def _ours(name: str, found: Planned, requests: Sequence[Request], batch: int) -> list[Entrant]:
