@@ -64,6 +64,7 @@ from sweep import FINE_TURNS, LOOKUP, TURNS, Way, raced, speeds_of  # isort: ski
 
 LENGTHS, LEAST_PROBABILITIES = (2, 4, 8, 16), (0.0, 0.5, 0.75)  # of llama.cpp's drafts: tokens, and --draft-p-min
 THREADS = torch.get_num_threads()
+PLAIN_NAME = Way(policy=PlainPolicy(), drafter=None).name  # it races in every part of a sweep
 NEAR, MOST_NEAR = 1.06, 2  # rules within 6 % of the plan on few prompts race again on all, the two nearest
 PARTS = 4  # of the sweep, each below 40 minutes
 FINALISTS = 5
@@ -205,19 +206,19 @@ def sweep_cell(part: int, options: Options) -> Json:
 def regret_cell(parts: Sequence[Json], profile: Json, options: Options) -> Json:
     """Race the sweep's five fastest ways again, with the plan twice, on prompts that neither has seen."""
     found = planned(SETS["pair-alone"], options, 1)
-    swept = {one["way"]: one for part in parts for one in part["ways"]}
     requests = requests_for(SETS["pair-alone"], options, count=options.swept, tokens=options.tokens, skip=options.swept)
-    ways = {way.name: way for way in swept_ways(found)}
-    names = sorted(swept, key=lambda name: -float(swept[name]["over_plain"]))[:FINALISTS]
+    rows = [one for place, part in enumerate(parts) for one in part["ways"] if not place or one["way"] != PLAIN_NAME]
+    names = list(dict.fromkeys(one["way"] for one in sorted(rows, key=lambda one: -float(one["over_plain"]))))
+    ways = swept_ways(found)
     cell = found.cell(1, requests)
     plan = Way(policy=cell.policy, drafter=cell.drafter)
-    others = [ways[name] for name in names if ways[name] != plan]
+    others = [way for name in names[:FINALISTS] for way in ways if way.name == name and way != plan]  # all of one name
     run = raced([*others, plan, plan], _padding(found, requests), found.family(), requests, 1, turns=FINE_TURNS)
     twins, best = speeds_of(run, plan), max((one for one in run if one.way != plan), key=lambda one: one.tokens_per_s)
     spent_s = profile["runs"][-1]["seconds"] + found.plan_s
-    sweep_s = math.fsum(one["device_s"] for one in swept.values())
+    sweep_s = math.fsum(one["device_s"] for one in rows)
     return {
-        "ways": len(swept),
+        "ways": len(rows),
         "plan": plan.name,
         "place_in_sweep": names.index(plan.name) + 1 if plan.name in names else None,
         "best": best.way.name,
