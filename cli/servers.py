@@ -191,6 +191,7 @@ def look_at(
 
     from ..engines.server import reached
     from ..tuning.engines.honest import warnings_before
+    from ..tuning.engines.loads import words_of
     from ..tuning.engines.look import look, tells_more
     from ..tuning.engines.server_profile import ServerProfile
 
@@ -198,8 +199,8 @@ def look_at(
         tell(settings, f"warning: {line}")
     with ended_by_signals(), progress(settings) as report:
         server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
-        found = look(job, server, report, rates=rates, seed=seed)
-    kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
+        kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
+        found = look(job, server, report, rates=rates, seed=seed, words=words_of(kept.bundle.trials))
     trials = (*kept.bundle.trials, *found.trials)
     kept.save(replace(kept.bundle, version=found.version, trials=trials))
     notes = (*found.notes, tells_more(trials))

@@ -61,6 +61,11 @@ def named(trials: Sequence[Trial]) -> list[NamedLoad]:
     return [NamedLoad(name=one.start.label, load=one.load, counts=one.counts) for one in trials]
 
 
+def named_by_source(trials: Sequence[Trial]) -> list[NamedLoad]:
+    """Return the loads of a race, by who raced."""
+    return [NamedLoad(name=one.start.source, load=one.load, counts=one.counts) for one in trials]
+
+
 def warnings_before(job: ServerJob) -> Iterator[str]:
     """Yield warnings about a load before it is sent."""
     texts = [prompt.text for prompt in job.prompts]

@@ -19,8 +19,6 @@ import numpy as np
 
 from ...engines.base import Source, Start
 from ...engines.bundle import Bundle, Failure, Trial
-from ...engines.sentinel import NO_WORDS, Reading
-from ...engines.server import Measured
 from ...errors import MeasurementError, PlanError, RequestError
 from ...planner.engines.served import PLAIN, Served, served
 from ...planner.engines.served_choice import (
@@ -34,11 +32,12 @@ from ...planner.engines.served_choice import (
     sources_of,
 )
 from .copies import SCREEN
-from .ran import by_way, paces_of, paired_gain, ran_of
+from .loads import Loaded, paced_loads, words_of
+from .pace import Paces
+from .ran import by_way, paced_gain, paces_of, ran_of
 
 THRASHES = 1.25  # times a longer chain's round: a row of a table that takes so long is not what it costs alone
 MOST_STARTS = 8
-MOVED = 0.05  # relative: what the pace moves less is not told
 HOPELESS = 1.02  # tokens of a round, below which no drafts are faster than plain decoding
 NO_COPIES = "words of the plain answers repeat too seldom to be copied"
 NO_DRAFTS = "next to none of its tokens are accepted; its other loads were left out"
@@ -48,22 +47,6 @@ THRASHED = (
 )
 Progress = Callable[[str, float], None]
 Save = Callable[[Bundle], None]
-
-
-class Loaded(Protocol):
-    """A server that runs."""
-
-    def measure(self, concurrency: int) -> Measured:
-        """Run the load of a concurrency: the same requests for every start."""
-        ...
-
-
-class Paced(Loaded, Protocol):
-    """A server that runs, and tells the machine's pace."""
-
-    def pace(self, place: int, words: int) -> Reading:
-        """Return a reading of the sentinel at a place of this start, as `read_pace`."""
-        ...
 
 
 class Serving(Protocol):
@@ -83,7 +66,7 @@ class Serving(Protocol):
         """Return what can draft; called after the first start."""
         ...
 
-    def started(self, start: Start) -> AbstractContextManager[Paced]:
+    def started(self, start: Start) -> AbstractContextManager[Loaded]:
         """Start it; leaving the context stops it."""
         ...
 
@@ -162,7 +145,7 @@ def plan(request: TuneRequest, serving: Serving, bundle: Bundle) -> Tuned:
         ),
         ways=loads.ways(),
         bundle=replace(bundle, chosen=start),
-        notes=(*loads.pace_notes(), *((THRASHED,) if serving.takes_table and loads.thrash else ())),
+        notes=(*loads.paces.notes(), *((THRASHED,) if serving.takes_table and loads.thrash else ())),
     )
 
 
@@ -174,7 +157,7 @@ class _Loads:
 
     def ways(self) -> dict[int, tuple[Served, ...]]:
         found: dict[int, tuple[Served, ...]] = {}
-        paces = paces_of(self.bundle)
+        paces = self.paces
         for concurrency in self.request.concurrencies:
             cells = self._cells(concurrency)
             plain = cells.get((PLAIN, 0), ())
@@ -197,12 +180,12 @@ class _Loads:
             yield self.choice(concurrency, way, own[0])
 
     def choice(self, concurrency: int, way: Served, plain: Served) -> TunedChoice:
-        cells, paces = self._cells(concurrency), paces_of(self.bundle)
+        cells, paces = self._cells(concurrency), self.paces
         gain = way.tokens_per_s / plain.tokens_per_s
         interval = (1.0, 1.0)
         if way.length and way.is_measured:
             fast, slow = cells[way.source, way.length], cells[PLAIN, 0]
-            interval = paired_gain(paces.steadied(fast), paces.steadied(slow), paces.error(fast, slow))
+            interval = paced_gain(fast, slow, paces)
         elif way.length:
             interval = way.interval[0] / plain.tokens_per_s, way.interval[1] / plain.tokens_per_s
         return TunedChoice(
@@ -214,16 +197,13 @@ class _Loads:
             fits=self.request.bounds.holds(way),
         )
 
-    def pace_notes(self) -> Iterator[str]:
-        fastest, slowest = paces_of(self.bundle).spread
-        if slowest > (1.0 + MOVED) * fastest:
-            yield (
-                f"the machine's pace moved between starts: by the sentinel's readings times were from {fastest:.2f} to "
-                f"{slowest:.2f} of their mean; speeds and gains are of the mean pace"
-            )
-
     def single(self, source: str, length: int) -> Start:
         return Start.of(source, dict.fromkeys(self.request.concurrencies, length))
+
+    @property
+    def paces(self) -> Paces:
+        """The machine's pace while each load ran."""
+        return paces_of(self.bundle.trials)
 
     @property
     def thrash(self) -> bool:
@@ -262,7 +242,7 @@ class _Loads:
     def _thrashes(self, start: Start) -> bool:
         if not start.is_table:
             return False
-        paces = paces_of(self.bundle)
+        paces = self.paces
         alone = {
             trial.concurrency: ran_of(trial, paces=paces).round_ms
             for trial in self.bundle.of(self.single(start.source, self.request.longest))
@@ -359,23 +339,25 @@ class _Run(_Loads):
         return True
 
     def _run(self, start: Start, concurrencies: Sequence[int]) -> None:
-        share = (self._started - 1) / self.request.most_starts
-        self._progress(f"start {self._started} of at most {self.request.most_starts}: {start.label}", share)
+        self._tell(f"start {self._started} of at most {self.request.most_starts}: {start.label}", 0.0)
         with self.serving.started(start) as loaded:
             self._keep(replace(self.bundle, version=self.serving.version))
-            words = next((trial.pace[0].words for trial in self.bundle.trials if trial.pace), NO_WORDS)
-            before = loaded.pace(0, words)
-            for place, concurrency in enumerate(concurrencies):
-                if self._is_hopeless(start):
-                    return
-                share = (self._started - 1 + place / len(concurrencies)) / self.request.most_starts
-                self._progress(f"  {start.label}: {concurrency} at once", share)
-                measured = loaded.measure(concurrency)
-                after = loaded.pace(place + 1, before.words)
-                trial = replace(trial_of(start, concurrency, measured), pace=(before, after))
-                before = after
+            ahead = self._told(start, concurrencies)
+            for trial in paced_loads(loaded, start, ahead, words_of(self.bundle.trials)):
                 ran_of(trial)  # what cannot be read is not kept
                 self._keep(self.bundle.with_trial(trial))
+                if self._is_hopeless(start):
+                    return
+
+    def _told(self, start: Start, concurrencies: Sequence[int]) -> Iterator[int]:
+        """Yield concurrencies, each told right before it is measured."""
+        for place, concurrency in enumerate(concurrencies):
+            self._tell(f"  {start.label}: {concurrency} at once", place / len(concurrencies))
+            yield concurrency
+
+    def _tell(self, what: str, share: float) -> None:
+        """Report what begins, at a share of the present start."""
+        self._progress(what, (self._started - 1 + share) / self.request.most_starts)
 
     def _copied(self, plain: Start) -> float:
         return max(math.inf if trial.copied is None else trial.copied for trial in self.bundle.of(plain))
@@ -391,10 +373,3 @@ class _Run(_Loads):
     def _keep(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self._save(bundle)
-
-
-def trial_of(start: Start, concurrency: int, measured: Measured) -> Trial:
-    """Return a load as a bundle keeps it."""
-    return Trial(
-        start=start, concurrency=concurrency, load=measured.load, counts=measured.counts, copied=measured.copied
-    )
