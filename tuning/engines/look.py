@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from ...engines.answers import Percentiles
 from ...engines.base import Start
 from ...engines.bundle import Trial
+from ...engines.counters import NAMES, Counts, counts_of
 from ...engines.sentinel import NO_WORDS
 from ...engines.server import Measured, Server
 from ...planner.engines.served import PLAIN
-from .honest import NamedLoad, warnings_behind
+from .honest import NamedLoad, shorter_than_traffic, warnings_behind
 from .loads import most_drafted, paced_loads
 from .tuned_server import LoadedServer, ServerJob
 
@@ -69,6 +70,7 @@ def look(
 
     `words` are of the sentinel's long prompts at this server before; `NO_WORDS` where it was not read.
     """
+    traffic = _traffic(server)
     loaded = LoadedServer(job, server, first_place=FIRST_PLACE + secrets.randbelow(8 * FIRST_PLACE))
     unknown = Start.of(WHAT_RUNS, dict.fromkeys(job.concurrencies, 1))
     ran = list(paced_loads(loaded, unknown, _told(job.concurrencies, progress), words))
@@ -81,9 +83,17 @@ def look(
     return Looked(
         version=server.version,
         loads=tuple(map(facts_of, found)),
-        notes=(*warnings_behind(loads, job.sampling), TELLS_MORE),
+        notes=(*shorter_than_traffic(traffic, loads), *warnings_behind(loads, job.sampling), TELLS_MORE),
         trials=tuple(replace(one, start=start) for one in ran),
     )
+
+
+def _traffic(server: Server) -> Counts:
+    """Return what a server counted since its start; nothing of one without counters of its traffic."""
+    names = NAMES.get(server.engine.name)
+    if names is None:
+        return Counts()
+    return counts_of(server.engine.page(server.address), names, server.address.model if names.has_model else "")
 
 
 def _told(concurrencies: Sequence[int], progress: Callable[[str, float], None]) -> Iterator[int]:
