@@ -77,7 +77,7 @@ def race_choice(
 
 def race_facts(rows: Sequence[Raced], warned: Sequence[str]) -> Json:
     """Return a race's results as JSON values."""
-    return {"rows": [facts_of(one) for one in rows], "warnings": list(warned)}
+    return {"rows": [{**facts_of(one), "is_worth": one.is_worth} for one in rows], "warnings": list(warned)}
 
 
 def print_race(rows: Sequence[Raced], warned: Sequence[str]) -> None:
