@@ -17,7 +17,8 @@ from spectune.planner.engines.served import PLAIN
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.report.file import write_whole
 from spectune.tuning.engines.loads import Loaded, paced_loads, words_of
-from spectune.tuning.engines.tune import Tuned, TuneRequest, plan, tune
+from spectune.tuning.engines.serving import TuneRequest
+from spectune.tuning.engines.tune import Tuned, plan, tune
 from spectune.tuning.engines.tuned_server import TunedServer
 
 LENGTHS = (1, 2, 3, 5, 8)

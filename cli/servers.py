@@ -113,7 +113,8 @@ def measured(
     from ..report.file import require_writable, write_whole
     from ..tuning.engines.honest import warnings_before
     from ..tuning.engines.server_profile import ServerProfile
-    from ..tuning.engines.tune import TuneRequest, tune
+    from ..tuning.engines.serving import TuneRequest
+    from ..tuning.engines.tune import tune
     from ..tuning.engines.tuned_server import TunedServer
 
     require_writable(file)
@@ -229,7 +230,8 @@ def planned(bundle: Bundle, command: Sequence[str], bounds: LatencyBounds) -> tu
     from ..planner.engines.served import PLAIN
     from ..tuning.engines import tuned_server
     from ..tuning.engines.look import NO_PLAIN
-    from ..tuning.engines.tune import TuneRequest, plan
+    from ..tuning.engines.serving import TuneRequest
+    from ..tuning.engines.tune import plan
 
     setup = bundle.setup
     serving = tuned_server.TunedServer(tuned_server.job_of(bundle, command, (), options.api_key()), bundle.version)

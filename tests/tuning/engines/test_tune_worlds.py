@@ -14,7 +14,8 @@ from spectune.engines.bundle import Bundle, Setup, read_bundle
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.served import PLAIN, Z
 from spectune.profiler.records.wire import to_json
-from spectune.tuning.engines.tune import Tuned, TuneRequest, plan, tune
+from spectune.tuning.engines.serving import TuneRequest
+from spectune.tuning.engines.tune import Tuned, plan, tune
 
 from ...support.scripted_serving import DIALECTS, Scripted
 from ...support.served_worlds import World, world_of
