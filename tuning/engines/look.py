@@ -73,7 +73,7 @@ def look(
     traffic = _traffic(server)
     loaded = LoadedServer(job, server, first_place=FIRST_PLACE + secrets.randbelow(8 * FIRST_PLACE))
     unknown = Start.of(WHAT_RUNS, dict.fromkeys(job.concurrencies, 1))
-    ran = list(paced_loads(loaded, unknown, _told(job.concurrencies, progress), words))
+    ran = list(paced_loads(loaded, unknown, _reported(job.concurrencies, progress), words))
     found = [Measured(load=one.load, counts=one.counts) for one in ran]
     for rate in rates:
         progress(f"{rate:g} a second", 1.0)
@@ -96,7 +96,7 @@ def _traffic(server: Server) -> Counts:
     return counts_of(server.engine.page(server.address), names, server.address.model if names.has_model else "")
 
 
-def _told(concurrencies: Sequence[int], progress: Callable[[str, float], None]) -> Iterator[int]:
+def _reported(concurrencies: Sequence[int], progress: Callable[[str, float], None]) -> Iterator[int]:
     for place, concurrency in enumerate(concurrencies):
         progress(f"{concurrency} at once", place / len(concurrencies))
         yield concurrency

@@ -74,7 +74,7 @@ def race(
     """Return a command's gain over another at every concurrency; the turns are ABBA, against drift."""
     commands, trials = {BEFORE: before, AFTER: after}, list[Trial]()
 
-    def told(number: int, name: str) -> Iterator[int]:
+    def reported(number: int, name: str) -> Iterator[int]:
         for concurrency in concurrencies:
             share = len(trials) / (2 * rounds * len(concurrencies))
             progress(f"round {number + 1} of {rounds}, {name}, {concurrency} at once", share)
@@ -84,7 +84,7 @@ def race(
         for name in (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE):
             with server.running(commands[name]) as loaded:
                 start = Start(source=name, lengths=())
-                for trial in paced_loads(loaded, start, told(number, name), words_of(trials)):
+                for trial in paced_loads(loaded, start, reported(number, name), words_of(trials)):
                     lengths = ((trial.concurrency, most_drafted([trial])),)  # known behind the load alone
                     trials.append(replace(trial, start=replace(start, lengths=lengths)))
     drafters = {name: found for name, command in commands.items() if (found := server.drafter_in(command))}

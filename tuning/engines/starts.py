@@ -108,15 +108,15 @@ class Starts(Compared):
         self._tell(f"start {self._started} of at most {self.request.most_starts}: {start.label}", 0.0)
         with self.serving.started(start) as loaded:
             self._keep(replace(self.bundle, version=self.serving.version))
-            ahead = self._told(start, concurrencies)
+            ahead = self._reported(start, concurrencies)
             for trial in paced_loads(loaded, start, ahead, words_of(self.bundle.trials)):
                 ran_of(trial)  # what cannot be read is not kept
                 self._keep(self.bundle.with_trial(trial))
                 if self._is_hopeless(start):
                     return
 
-    def _told(self, start: Start, concurrencies: Sequence[int]) -> Iterator[int]:
-        """Yield concurrencies, each told right before it is measured."""
+    def _reported(self, start: Start, concurrencies: Sequence[int]) -> Iterator[int]:
+        """Yield concurrencies, each reported right before it is measured."""
         for place, concurrency in enumerate(concurrencies):
             self._tell(f"  {start.label}: {concurrency} at once", place / len(concurrencies))
             yield concurrency
