@@ -105,8 +105,8 @@ def speed_error(answers: Sequence[RequestResult]) -> float:
 
 def paced_gain(faster: Sequence[Trial], slower: Sequence[Trial], paces: Paces) -> tuple[float, float]:
     """Return 90 % of the speed-up of some loads over others at one pace; errors as of `paired_gain`."""
-    sides = (_joined(paces.steadied(one)) for one in (faster, slower))
-    return paired_gain(*sides, paces.error(faster, slower))
+    fast, slow = (_joined(paces.steadied(one)) for one in (faster, slower))
+    return paired_gain(fast, slow, paces.error(faster, slower))
 
 
 def paired_gain(
