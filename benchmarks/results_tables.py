@@ -114,7 +114,7 @@ def _servers(one: Json) -> Iterator[tuple[object, ...]]:
             speed, plain = (file["raced"].get(f"{name} at {concurrency}") for name in (chosen, "plain"))
             yield (
                 *(
-                    one["engine"],
+                    file.get("engine") or one["engine"],
                     file["prompts"],
                     int(concurrency),
                     chosen,

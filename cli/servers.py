@@ -113,7 +113,8 @@ def measured(
     from ..report.file import require_writable, write_whole
     from ..tuning.engines.honest import warnings_before
     from ..tuning.engines.server_profile import ServerProfile
-    from ..tuning.engines.tune import TuneRequest, tune
+    from ..tuning.engines.serving import TuneRequest
+    from ..tuning.engines.tune import tune
     from ..tuning.engines.tuned_server import TunedServer
 
     require_writable(file)
@@ -191,6 +192,7 @@ def look_at(
 
     from ..engines.server import reached
     from ..tuning.engines.honest import warnings_before
+    from ..tuning.engines.loads import words_of
     from ..tuning.engines.look import look, tells_more
     from ..tuning.engines.server_profile import ServerProfile
 
@@ -198,8 +200,8 @@ def look_at(
         tell(settings, f"warning: {line}")
     with ended_by_signals(), progress(settings) as report:
         server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
-        found = look(job, server, report, rates=rates, seed=seed)
-    kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
+        kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
+        found = look(job, server, report, rates=rates, seed=seed, words=words_of(kept.bundle.trials))
     trials = (*kept.bundle.trials, *found.trials)
     kept.save(replace(kept.bundle, version=found.version, trials=trials))
     notes = (*found.notes, tells_more(trials))
@@ -228,7 +230,8 @@ def planned(bundle: Bundle, command: Sequence[str], bounds: LatencyBounds) -> tu
     from ..planner.engines.served import PLAIN
     from ..tuning.engines import tuned_server
     from ..tuning.engines.look import NO_PLAIN
-    from ..tuning.engines.tune import TuneRequest, plan
+    from ..tuning.engines.serving import TuneRequest
+    from ..tuning.engines.tune import plan
 
     setup = bundle.setup
     serving = tuned_server.TunedServer(tuned_server.job_of(bundle, command, (), options.api_key()), bundle.version)

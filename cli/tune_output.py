@@ -10,8 +10,9 @@ import click
 from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
+    from ..tuning.engines.compared import TunedChoice
     from ..tuning.engines.look import Looked
-    from ..tuning.engines.tune import Tuned, TunedChoice
+    from ..tuning.engines.tune import Tuned
     from ..tuning.engines.tuned_server import TunedServer
 
 Json = dict[str, Any]  # JSON values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +54,10 @@ class OwnServer(ABC):
     @abstractmethod
     def facts(self) -> EngineFacts:
         """The engine's version and its properties here."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[object]:
+        """Hold open what tokenizes; see `MeasuredEngine.reading`."""
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:

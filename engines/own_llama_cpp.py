@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class OwnLlamaCpp(OwnServer):
         ]
         super().__init__(as_gguf(target, folder, dtype), found, dtype=dtype, threads=threads)
         self._probe: tuple[int, ...] = ()  # as the target reads it, once that is known
+        self._reader: Server | None = None  # the target's, while it runs
 
     @cached_property
     def facts(self) -> EngineFacts:
@@ -111,9 +112,27 @@ class OwnLlamaCpp(OwnServer):
         template = read_gguf(self.target).said.get(TEMPLATE)
         return _ServedChats(self, template) if isinstance(template, str) else None
 
-    def reading(self) -> AbstractContextManager[Server]:
-        """Start a server that only tokenizes; it stops when the context is left."""
-        return self.serving(self.target, None, EngineLoad(concurrency=1, capacity=64))
+    @contextmanager
+    def serving(self, model: Path, setting: Setting | None, load: EngineLoad) -> Iterator[Server]:
+        """Start a server with any model; the target's tokenizes, too, while it runs."""
+        with super().serving(model, setting, load) as server:
+            if model != self.target:
+                yield server
+                return
+            self._reader = server
+            try:
+                yield server
+            finally:
+                self._reader = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Server]:
+        """Yield the target's server that runs; else start one that only tokenizes, and stop it behind the block."""
+        if self._reader is not None:
+            yield self._reader
+            return
+        with self.serving(self.target, None, EngineLoad(concurrency=1, capacity=64)) as server:
+            yield server
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' tokens by the target's file."""

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -115,6 +116,10 @@ class OwnVLLM(OwnServer):
             positions=_positions(self.target),
             notes=notes_on_version(NAME, found, recorded),
         )
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Return a context of nothing: the target's tokenizer is read."""
+        return nullcontext()
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' token ids by the target's tokenizer."""

@@ -195,6 +195,10 @@ class MeasuredEngine(Protocol):
         """How the target reads conversations; None where no chat template of it is known."""
         ...
 
+    def reading(self) -> AbstractContextManager[object]:
+        """Hold open what tokenizes: `encode` and `chats` start nothing of their own meanwhile."""
+        ...
+
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' token ids as the target reads them, without an end-of-text token behind them."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -99,6 +99,10 @@ class RunningOpenVINO:
     def drafters(self) -> tuple[EngineDrafter, ...]:
         """The draft models, by their folders."""
         return self._drafters
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Return a context of nothing: the tokenizer is loaded."""
+        return nullcontext()
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' tokens by the tokenizer beside the target."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,10 @@ class RunningTransformers:
             positions=positions_of_folder(target),
             notes=notes_on_version(NAME, version, recorded),
         )
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Return a context of nothing: the tokenizer is loaded."""
+        return nullcontext()
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' token ids."""

@@ -150,8 +150,12 @@ def test_a_server_at_a_url_says_which_restarts_would_tell_more(prompts: str, sto
         assert f"draft 4 tokens: restart the server at {url} so" in planned.stdout
         words = ("--engine", "llama.cpp", "--server", url, "--prompts", prompts, "--json")
         rows = json.loads(typed(store, "validate", *words).stdout)["rows"]
+    with open_store(store) as opened:
+        trials = newest_bundle("llama.cpp", [url], opened).trials
+    assert len(trials) == 4 and all(one.ms is not None for trial in trials for one in trial.pace)
     assert [(row["concurrency"], row["length"], row["chosen_length"]) for row in rows] == [(1, 4, 4), (2, 4, 4)]
-    assert all(0.5 < row["measured_tokens_per_s"] / row["planned_tokens_per_s"] < 2.0 for row in rows)
+    for kind in ("measured_tokens_per_s", "at_pace_tokens_per_s"):
+        assert all(0.5 < row[kind] / row["planned_tokens_per_s"] < 2.0 for row in rows)
 
 
 def test_drafts_alone_are_no_plan(prompts: str, store: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -78,6 +78,9 @@ class SimulatedEngine:
     @property
     def drafters(self) -> tuple[EngineDrafter, ...]:
         return tuple(EngineDrafter(name=name, path=f"{name}.gguf", form="model") for name in self.right)
+
+    def reading(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         return [tuple(ord(letter) % VOCABULARY for letter in text) for text in texts]

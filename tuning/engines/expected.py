@@ -95,7 +95,7 @@ def expected_of_bundle(bundle: Bundle) -> tuple[Expected, ...]:
     chosen = bundle.chosen
     if chosen is None:
         raise RequestError("the bundle is of a run that did not end; let spectune tune --bundle end it")
-    found, paces = list[Expected](), paces_of(bundle)
+    found, paces = list[Expected](), paces_of(bundle.trials)
     for concurrency, length in chosen.lengths:
         tables = [start for start in bundle.starts() if start.is_table and chosen.is_table]
         own = by_way(bundle, concurrency, tables=tables)

@@ -22,11 +22,12 @@ from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.gguf_file import read_gguf
-from spectune.profiler.prompt import Message, conversation
+from spectune.profiler.prompt import Message, Prompt, conversation
 from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
 from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.runtime.engines.setting import Setting
 from spectune.runtime.models.loading import load_tokenizer
+from spectune.tuning.engines.prompts import engine_prompts
 
 from ...support.engine_traces import followed
 from ...support.fake_llama_server import next_token
@@ -251,6 +252,21 @@ def test_conversations_are_read_and_answered_in_the_server_s_own_chat_template(
     assert chats.decode([[*map(ord, "main"), end, *map(ord, "def")], [*map(ord, "def")]]) == ["main", "def"]
     with pytest.raises(RequestError, match=r"refuses a conversation of the roles tool .*no such role"):
         chats.encode([conversation([Message(role="tool", content="2")])])
+
+
+def test_the_server_starts_once_for_all_that_is_read_and_once_for_answers(
+    build: int, chatting: OwnLlamaCpp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tmp_path / "starts"
+    monkeypatch.setenv("FAKE_LLAMA_STARTS", str(starts))
+    single = conversation([Message(role="user", content="1 + 1")])
+    read = engine_prompts(chatting, [single, Prompt(text="main")], new_tokens=8, most=None)
+    assert len(read.ids) == 2 and len(starts.read_text().splitlines()) == 1
+    starts.unlink()
+    twice = conversation([Message(role="user", content="1 + 1")], later=("and 2 + 2",))
+    read = engine_prompts(chatting, [twice], new_tokens=8, most=None)
+    assert len(read.ids) == 2 and read.ids[1][: len(read.ids[0])] == read.ids[0]
+    assert len(starts.read_text().splitlines()) == 3  # the turn, its answer, and both turns
 
 
 def test_a_file_without_a_chat_template_reads_no_conversations(build: int, files: Path) -> None:
