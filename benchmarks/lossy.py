@@ -46,8 +46,9 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
 from spectune.runtime.engine.prompts import encode_prompt
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
@@ -148,12 +149,13 @@ def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], 
 def decode(family: Family, policy: TreePolicy, requests: Sequence[Request]) -> Outcome:
     """Decode all requests."""
     decoder = decoder_of(family, policy, requests, BATCH)
-    feed, rounds, kept = Feed(decoder, requests), 0, 0
-    while feed.refill():
+    scheduler, rounds, kept = Scheduler(decoder), 0, 0
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
         done = decoder.step()
         kept += sum(done.kept)
         rounds += len(done.kept)
-    sequences = feed.sequences
+    sequences = sequences_of(states)
     return Outcome([tuple(s.emitted) for s in sequences], [s.lossy for s in sequences], kept / rounds)
 
 

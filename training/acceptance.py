@@ -12,7 +12,7 @@ from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
 from ..runtime.engine.engine import Decoder
-from ..runtime.engine.feed import Feed
+from ..runtime.engine.scheduler import Scheduler
 from ..runtime.engine.step_output import StepOutput
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
@@ -43,8 +43,10 @@ def chain_acceptance(
     capacity, slots = longest + draft_room([setup]), min(SLOTS, len(requests))
     drafters = {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)}
     decoder = Decoder(tapped_for(target, [drafter]), drafters, always(setup), slots=slots, capacity=capacity)
-    feed, kept = Feed(decoder, requests), list[int]()
-    while feed.refill():
+    scheduler, kept = Scheduler(decoder), list[int]()
+    for request in requests:
+        scheduler.add(request)
+    while scheduler.schedule():
         done = decoder.step()
         require_faultless(done)
         ended = {sequence.index for sequence in done.finished}

@@ -34,7 +34,8 @@ from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
 from ..runtime.engine.engine import Decoder
-from ..runtime.engine.feed import Feed
+from ..runtime.engine.request_state import sequences_of
+from ..runtime.engine.scheduler import Scheduler
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
 from .acceptance import DRAFTER, require_faultless
@@ -106,8 +107,10 @@ def harvest(
         allow_lossy=True,
         judges={NOBODY.name: notes},
     )
-    feed, found = Feed(decoder, requests), list[RejectedToken]()
-    while feed.refill():
+    scheduler, found = Scheduler(decoder), list[RejectedToken]()
+    for request in requests:
+        scheduler.add(request)
+    while scheduler.schedule():
         emitted = {sequence.index: tuple(sequence.emitted) for sequence in decoder.running}
         done = decoder.step()
         require_faultless(done)
@@ -169,8 +172,9 @@ def _continued(
         return []
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
-    feed = Feed(decoder, requests)
-    while feed.refill():
-        progress(feed.admitted / len(requests))
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
+        progress(1 - scheduler.waiting / len(requests))
         decoder.step()
-    return [tuple(sequence.emitted) for sequence in feed.sequences]
+    return [tuple(sequence.emitted) for sequence in sequences_of(states)]

@@ -11,11 +11,11 @@ from ..batch.sequence import Request, Sequence
 from ..batch.step_config import PLAIN
 from ..batch.stopwatch import DONE, Stopwatch
 from ..drafters.lookup import chains
+from ..engine.cache_slots import commit
 from ..engine.compiled import prepare
 from ..engine.exit_states import ExitStates
 from ..engine.lossy_rule import LossyRules
 from ..engine.prefill import Prefill, read_on
-from ..engine.scheduler import commit
 from ..engine.step import TargetVerifier
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, seen_by

@@ -17,14 +17,14 @@ from ..drafters.base import Drafter
 from ..models.forward import CausalModel
 from ..models.graphed import GraphedModel
 from ..models.layout import Masks, seen_by
+from .cache_slots import CacheSlots, commit
 from .compiled import prepare
 from .drafting import Drafting
 from .exit_states import ExitStates
 from .lossy_rule import LossyRules
 from .overlap import Overlap
 from .pad import PivotJudge
-from .prefill import Prefill
-from .scheduler import Scheduler, commit
+from .prefill import ALL, Prefill
 from .step import RoundRunner, TargetVerifier
 from .step_output import StepOutput
 
@@ -63,7 +63,7 @@ class Decoder:
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         faults, watch, seen_in = self._faults, Stopwatch(DONE + 1), seen_by(target, capacity)
         self._drafting = Drafting(drafters, target.vocabulary, faults, absent or {})
-        self._scheduler = Scheduler(target, cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
+        self._slots = CacheSlots(target, cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
         prepare(target.dtype, target.device)
         self._verification = TargetVerifier(
             target,
@@ -80,7 +80,7 @@ class Decoder:
             ahead = RoundsAhead(target, cache, seen_in=seen_in, faults=faults)
         self._overlap = Overlap(ahead, self._drafting, target.vocabulary)
         self._rounds = RoundRunner(
-            self._scheduler, self._drafting, self._verification, schedule, self._overlap, faults=faults, watch=watch
+            self._slots, self._drafting, self._verification, schedule, self._overlap, faults=faults, watch=watch
         )
         for drafter in drafters.values():
             drafter.attach(cache)
@@ -88,7 +88,7 @@ class Decoder:
     @property
     def running(self) -> list[Sequence]:
         """The batch, which only the decoder changes."""
-        return self._scheduler.running
+        return self._slots.running
 
     @property
     def forwards(self) -> int:
@@ -113,7 +113,7 @@ class Decoder:
     @property
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
-        return self._scheduler.has_room
+        return self._slots.has_room
 
     def expect(self, batch: int, context: int) -> None:
         """Let only the drafters of rounds of this size read prompts at once; without this call every drafter does."""
@@ -121,27 +121,30 @@ class Decoder:
 
     def unread(self, request: Request) -> int:
         """Return how many tokens of a prompt would have to be read now: at least one; all without `prefix_caching`."""
-        return self._scheduler.unread(request)
+        return self._slots.unread(request)
 
     def admit(self, request: Request, index: int = 0) -> Sequence:
-        """Read a prompt and draw its first token; the sequence joins the batch unless that token finished it."""
-        sequence = self._scheduler.admit(request, index)
-        self._overlap.note_joined(self.running)
-        return sequence
+        """Read a whole prompt and draw its first token; the sequence joins the batch unless that token finished it."""
+        reading = self.begin(request, index, ALL)
+        self.read_on(reading, ALL)
+        return reading.sequence
 
-    def begin(self, request: Request, index: int = 0) -> Prefill:
-        """Reserve a slot, one at a time, for a prompt that `read_on` reads between rounds; `abandon` frees it."""
-        return self._scheduler.begin(request, index)
+    def begin(self, request: Request, index: int = 0, most: int = 0) -> Prefill:
+        """Return a prompt that `read_on` reads into a slot, at once where no more than `most` of its tokens are unread.
+
+        Longer ones are read between rounds, one at a time; until then they hold a slot, which `abandon` frees.
+        """
+        return self._slots.begin(request, index, most)
 
     def read_on(self, reading: Prefill, most: int) -> None:
-        """Read at most `most` more tokens of a prompt; behind the last one do as `admit` does."""
-        self._scheduler.read_on(reading, most)
+        """Read at most `most` more tokens of a prompt; behind the last one draw, and join, as `admit` says."""
+        self._slots.read_on(reading, most)
         if not reading.left:
             self._overlap.note_joined(self.running)
 
     def abandon(self, reading: Prefill) -> None:
         """Give up a prompt that was begun and has not joined."""
-        self._scheduler.abandon(reading)
+        self._slots.abandon(reading)
 
     def cancel(self, sequence: Sequence) -> None:
         """Remove a sequence before it is finished; RequestError if it is not in the batch."""
@@ -149,7 +152,7 @@ class Decoder:
             raise RequestError(
                 f"request {sequence.index} is not being decoded; it has finished or was cancelled before"
             )
-        self._scheduler.leave(sequence)
+        self._slots.leave(sequence)
 
     def step(self, setup: StepConfig | None = None) -> StepOutput:
         """Run one round over the whole batch and let finished sequences leave; see `RoundRunner.step`."""
@@ -157,13 +160,13 @@ class Decoder:
 
     def draft(self, setup: StepConfig, uncached: int) -> None:
         """Let a setup's drafter draft with `uncached` unread tokens, and drop the draft."""
-        self._drafting.draft_behind(self._scheduler.schedule(), setup, uncached)
+        self._drafting.draft_behind(self._slots.schedule(), setup, uncached)
 
     def verify(self, draft: DraftBatch, setup: StepConfig) -> None:
         """Verify given trees, one for each sequence, as a round of a setup would; errors as in `step`."""
-        batch = self._scheduler.schedule()
+        batch = self._slots.schedule()
         commit(batch, self._verification.verify(batch, draft, setup).accepted)
-        self._scheduler.let_finished_leave(batch)
+        self._slots.let_finished_leave(batch)
 
     def forgiven(self) -> list[Fault]:
         """Return and clear the faults outside rounds, and the failure counts of drafters still in use."""

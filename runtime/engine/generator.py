@@ -25,7 +25,7 @@ from .make_engine import DecoderMaker, HeldDecoder
 from .observer import RoundObserver
 from .pad import PivotJudge
 from .prompts import chat_ids, request_of, request_of_ids, require_short
-from .session import Session
+from .scheduler import Scheduler
 from .settings import Completion, Event, GenerationOptions, GenerationSettings
 from .warmup import WarmUp
 
@@ -182,7 +182,7 @@ class Generator:
         prefix_caching: bool = True,
         spare_slots: int = 0,
         warm: bool = False,
-    ) -> Session:
+    ) -> Scheduler:
         """Return a running batch that requests may join and leave at any time.
 
         Args:
@@ -287,8 +287,8 @@ class Generator:
         self._spare = held
         let_workers_go_beside_others()
 
-    def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
-        return Session(
+    def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Scheduler:
+        return Scheduler(
             held.decoder,
             self.tokenizer,
             longest=held.longest,
@@ -306,7 +306,7 @@ def _require_slots(slots: int) -> None:
         raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
 
 
-def _events(session: Session) -> Iterator[Event]:
+def _events(session: Scheduler) -> Iterator[Event]:
     try:
         yield from session.events()
     except (MemoryError, RuntimeError) as error:

@@ -73,7 +73,7 @@ class Completion:
 class Event:
     """News of one request: some text, or its end."""
 
-    handle: int  # of the request, as `Session.submit` returned it
+    handle: int  # of the request, as `Scheduler.submit` returned it
     piece: str  # of the text, behind all pieces before; empty only where the request ends
     completion: Completion | None = None  # the whole, where the request ends
 

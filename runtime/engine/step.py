@@ -23,11 +23,11 @@ from ..models.layout import Masks
 from ..sampling.captured_sampler import TreeSamplers, draws_ahead
 from ..sampling.sampler import best_tokens, drawn_from, draws_of, scored
 from .acceptance import Accepted, accepted, accepted_by, accepted_of
+from .cache_slots import CacheSlots, Committed
 from .drafting import Drafting
 from .exit_states import ExitStates, logits_of
 from .lossy_rule import LossyRules
 from .overlap import Overlap
-from .scheduler import Committed, Scheduler
 from .step_output import RoundResult, StepOutput
 from .tree_input import FedTrees
 
@@ -37,7 +37,7 @@ class RoundRunner:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        slots: CacheSlots,
         drafting: Drafting,
         verification: TargetVerifier,
         plan: Schedule,
@@ -46,7 +46,7 @@ class RoundRunner:
         faults: list[Fault],
         watch: Stopwatch,
     ) -> None:
-        self._scheduler, self._drafting, self._verification = scheduler, drafting, verification
+        self._slots, self._drafting, self._verification = slots, drafting, verification
         self._plan, self._overlap, self._faults, self._watch = plan, overlap, faults, watch
 
     def step(self, config: StepConfig | None = None) -> StepOutput:
@@ -55,12 +55,12 @@ class RoundRunner:
         MemoryError where the target cannot verify even the newest token of every sequence.
         """
         self._watch.mark(BEGUN)
-        batch = self._scheduler.schedule()
+        batch = self._slots.schedule()
         context = max(s.context for s in batch)
         planned = self._plan(len(batch), context) if config is None else config
         config = self._drafting.usable(planned)
         result = self._overlap.take(batch, config) or self._round(batch, config)
-        committed = self._scheduler.commit(batch, result.accepted)
+        committed = self._slots.commit(batch, result.accepted)
         return self._output(batch, context, planned, config, result, committed)
 
     def _round(self, batch: Many[Sequence], config: StepConfig) -> RoundResult:

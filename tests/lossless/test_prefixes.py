@@ -424,7 +424,7 @@ def test_where_a_prompt_was_read_in_pieces_is_free_again() -> None:
     running = served.joined(text(1, 20), 30)
     reading = served.decoder.begin(Request(prompt=(*text(1, 20), *text(2, 9)), max_new_tokens=30))
     served.decoder.read_on(reading, 9)
-    assert [served.decoder._scheduler._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
+    assert [served.decoder._slots._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
     served.ended(running, reading.sequence)
 
 

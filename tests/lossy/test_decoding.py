@@ -21,8 +21,9 @@ from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
 from spectune.runtime.engine.fly import accept_loosely, entropies_of
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
 
 from ..support.decoded_runs import CAPACITY, random_requests
@@ -55,10 +56,11 @@ def decoded(
         name, drafter = "small", ModelDrafter(MODELS["small"], slots=slots, capacity=CAPACITY)
     schedule = always(StepConfig(policy=policy, drafter=name))
     decoder = Decoder(TARGET, {name: drafter}, schedule, slots=slots, capacity=CAPACITY, allow_lossy=allow_lossy)
-    feed, rounds = Feed(decoder, requests), []
-    while feed.refill():
+    scheduler, rounds = Scheduler(decoder), []
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
         rounds.append(decoder.step())
-    return feed.sequences, rounds
+    return sequences_of(states), rounds
 
 
 def texts(sequences: Many[Sequence]) -> list[list[int]]:

@@ -69,7 +69,7 @@ class Run:
 
 def in_slots(decoder: Decoder) -> list[tuple[int, Sequence]]:
     """Return what is being decoded, each in its own slot of every cache."""
-    decoder._scheduler.settle()
+    decoder._slots.settle()
     return list(enumerate(decoder.running))
 
 

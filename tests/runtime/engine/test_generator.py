@@ -368,7 +368,7 @@ def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_n
 def test_caches_have_spare_slots_besides_those_that_run() -> None:
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
     decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(3, 40, spare_slots=2).decoder
-    assert decoder._cache.slots == 5 and decoder._scheduler._slots == 3
+    assert decoder._cache.slots == 5 and decoder._slots._slots == 3
 
 
 @pytest.mark.parametrize(("spare", "prefix_caching"), [(-1, True), (2, False)])
