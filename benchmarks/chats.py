@@ -37,7 +37,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
-from spectune.runtime.engine.make_engine import DecoderMaker
+from spectune.runtime.engine.make_engine import EngineMaker
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.family import load_family
@@ -131,7 +131,7 @@ def long_texts(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
 
 def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, **options: Any) -> Scheduler:
     """Return a running batch that has decoded once, so that nothing is set up in what is timed."""
-    maker = DecoderMaker(
+    maker = EngineMaker(
         target=family.target,
         models=family.drafters,
         setups_within=lambda batch, context: (PLAIN, SETUP),
@@ -140,7 +140,7 @@ def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, **op
         allow_lossy=False,
     )
     held = maker.make(slots, 2 * LONG + BEGINNING, **options)
-    made = Scheduler(held.decoder, tokenizer, longest=held.longest)
+    made = Scheduler(held.engine, tokenizer, longest=held.longest)
     answered(made, list(range(8)))
     return made
 

@@ -144,7 +144,8 @@ def host_overhead(setup: StepConfig, family: Family, asked: Sequence[Request], b
         always(setup), names=names, batch=batch, capacity=room_for(asked, [setup], batch)
     )
     scheduler, clocks = Scheduler(decoder), [target, *drafters.values()]
-    states = [scheduler.add(request) for request in asked]
+    for request in asked:
+        scheduler.add(request)
     forwards_ms = rounds_ms = 0.0
     while scheduler.schedule():
         before = sum(clock.ns for clock in clocks)

@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, always
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.loading import load_model
@@ -91,7 +91,7 @@ def own_texts(target: Path, corpus: Tokens, seed: int = 0) -> Tokens:
     ]
     slots = 96
     model = load_model(str(target), dtype="bfloat16")
-    decoder = Decoder(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
+    decoder = Engine(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
     scheduler = Scheduler(decoder)
     states = [scheduler.add(request) for request in requests[::-1]]  # the sampled ones last
     while scheduler.schedule():

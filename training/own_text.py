@@ -15,7 +15,7 @@ from ..errors import TrainingError
 from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, always
-from ..runtime.engine.engine import Decoder
+from ..runtime.engine.engine import Engine
 from ..runtime.engine.request_state import sequences_of
 from ..runtime.engine.scheduler import Scheduler
 from ..runtime.models.forward import CausalModel
@@ -51,7 +51,7 @@ def own_texts(target: CausalModel, requests: Sequence[Request]) -> Ids:
     gallery, holder = target.gallery, _Holder()
     asked = list(requests) if gallery is None else [gallery.shown(request, holder) for request in requests]
     longest = max(len(request.prompt) + request.max_new_tokens for request in asked)
-    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(asked)), capacity=longest + 1)
+    decoder = Engine(target, {}, always(PLAIN), slots=min(SLOTS, len(asked)), capacity=longest + 1)
     scheduler = Scheduler(decoder)
     states = [scheduler.add(request) for request in asked]
     while scheduler.schedule():

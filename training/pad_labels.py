@@ -33,7 +33,7 @@ from ..profiler.records.model import ModelIdentity
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.engine.engine import Decoder
+from ..runtime.engine.engine import Engine
 from ..runtime.engine.request_state import sequences_of
 from ..runtime.engine.scheduler import Scheduler
 from ..runtime.models.forward import CausalModel
@@ -98,7 +98,7 @@ def harvest(
     policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
     setup, slots = StepConfig(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
-    decoder = Decoder(
+    decoder = Engine(
         tapped_for(target, [drafter], also=(reads,)),
         {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)},
         always(setup),
@@ -171,7 +171,7 @@ def _continued(
     if not requests:
         return []
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
+    decoder = Engine(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
     scheduler = Scheduler(decoder)
     states = [scheduler.add(request) for request in requests]
     while scheduler.schedule():

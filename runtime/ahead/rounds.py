@@ -70,7 +70,7 @@ def _caught_up(drafter: Drafter, batch: Many[Sequence], most: int, *, is_copied:
 
 
 class RoundsAhead:
-    """The rounds of one decoder over a captured target."""
+    """The rounds of one engine over a captured target."""
 
     def __init__(
         self, target: GraphedModel, cache: KeyValueCache, *, seen_in: Callable[[int], int], faults: list[Fault]

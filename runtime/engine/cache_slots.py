@@ -87,12 +87,12 @@ class CacheSlots:
         return finished
 
     def unread(self, request: Request) -> int:
-        """See `Decoder.unread`."""
+        """See `Engine.unread`."""
         prefix = self._prefixes.longest(request.prompt, self._batch.next)
         return len(request.prompt) - (0 if prefix is None else prefix.tokens)
 
     def begin(self, request: Request, index: int, most: int) -> Prefill:
-        """See `Decoder.begin`."""
+        """See `Engine.begin`."""
         is_at_once = most == ALL or self.unread(request) <= most
         assert self.has_room and (is_at_once or self._reading is None)
         if not is_at_once:
@@ -105,7 +105,7 @@ class CacheSlots:
         return reading
 
     def read_on(self, reading: Prefill, most: int) -> None:
-        """See `Decoder.read_on`."""
+        """See `Engine.read_on`."""
         self._behind = BEHIND if self._reads_behind else 0
         logits = read_on(self._target, self._cache, reading, most)
         if reading.left:
@@ -120,7 +120,7 @@ class CacheSlots:
             self._reading = None
 
     def abandon(self, reading: Prefill) -> None:
-        """See `Decoder.abandon`."""
+        """See `Engine.abandon`."""
         if reading is self._reading:
             self._reading = None
             self._prefixes.keep(reading.slot, reading.sequence.request.prompt, reading.read)

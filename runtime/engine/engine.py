@@ -29,7 +29,7 @@ from .step import RoundRunner, TargetVerifier
 from .step_output import StepOutput
 
 
-class Decoder:
+class Engine:
     """A running batch over one target and its drafters.
 
     Invariant: while a round runs, slot i of every cache belongs to `running[i]`; the target's lacks its last token.
@@ -87,7 +87,7 @@ class Decoder:
 
     @property
     def running(self) -> list[Sequence]:
-        """The batch, which only the decoder changes."""
+        """The batch, which only the engine changes."""
         return self._slots.running
 
     @property

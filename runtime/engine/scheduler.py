@@ -17,7 +17,7 @@ from ..batch.sequence import Request, Sequence
 from ..models.image_cache import ImageCache
 from ..models.layout import PREFILL_TOKENS
 from .detokenizer import Detokenizer
-from .engine import Decoder
+from .engine import Engine
 from .observer import RoundObserver
 from .prefill import ALL
 from .prompts import request_of, require_known, require_room
@@ -38,7 +38,7 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: Decoder,
+        engine: Engine,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         longest: int = 0,  # prompt and new tokens of a request; the engine's caches have room for these and draft nodes
@@ -211,7 +211,7 @@ class Scheduler:
         return before - prefill.left
 
     def _waits_for_memory(self, state: RequestState, error: BaseException) -> bool:
-        """Return whether a prompt waits until another request leaves; else its request fails, or the error is raised."""
+        """Return whether a prompt waits until another request leaves; else its request fails, or this raises."""
         self._abandon(state)
         state.sequence = next((one for one in self._engine.running if one.index == state.handle), None)
         is_full = self._gallery is not None and isinstance(error, RequestError)  # of others' images

@@ -66,7 +66,7 @@ class Completion:
     finish_reason: FinishReason
     lossy: tuple[int, ...] = ()  # places among the tokens that only a lossy rule let be; see `load(allow_lossy=...)`
     error: str = ""  # why it failed: its prompt could not be read
-    cached_tokens: int = 0  # of the prompt, which lay in the decoder's slots and were not read again
+    cached_tokens: int = 0  # of the prompt, which lay in the engine's slots and were not read again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

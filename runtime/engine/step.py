@@ -33,7 +33,7 @@ from .tree_input import FedTrees
 
 
 class RoundRunner:
-    """The rounds of an engine, made of its parts; see `Decoder`."""
+    """The rounds of an engine, made of its parts; see `Engine`."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine import acceptance as acceptance_module
 from spectune.runtime.engine import step as step_module
 from spectune.runtime.engine.acceptance import Acceptance, accept
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.sampling import sampler as draws_module
@@ -57,7 +57,7 @@ RAGGED: dict[str, TreePolicy] = {  # trees of one batch differ
 Text = tuple[int, ...]
 
 
-class Crowd(Decoder):
+class Crowd(Engine):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:

@@ -22,7 +22,7 @@ from spectune.runtime.batch.sequence import Request, Sampling, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.engine import step as step_module
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.sampling.sampler import scored
@@ -148,7 +148,7 @@ TOY_TARGET, TOY_DRAFTER = LeanModel(TOY), LeanModel(perturbed(TOY, 0.3))
 TREES: dict[str, TreePolicy] = {"chain": ChainPolicy(length=2), "tree": StaticPolicy(tree=BUSHY)}
 
 
-class Crowd(Decoder):
+class Crowd(Engine):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:

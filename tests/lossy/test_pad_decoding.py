@@ -21,7 +21,7 @@ from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.pad import PivotJudge, Verified, accept_by_pivots
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
@@ -90,7 +90,7 @@ def decoded(
         name, drafter = stack_name(draft), stack_drafter(draft, MODELS, slots=slots, capacity=CAPACITY)
     else:
         name, drafter = "small", ModelDrafter(MODELS["small"], slots=slots, capacity=CAPACITY)
-    decoder = Decoder(
+    decoder = Engine(
         tapped_for(TARGET, (), also=keeps),
         {name: drafter},
         always(StepConfig(policy=policy, drafter=name)),

@@ -20,7 +20,7 @@ from spectune.runtime.batch.step_config import Schedule, StepConfig, always, dra
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.growth.captured import CapturedGrowth
@@ -162,7 +162,7 @@ def run_rounds(
     target: CausalModel, requests: Many[Request], schedule: Schedule, drafters: Mapping[str, Drafter], *, slots: int
 ) -> list[tuple[int, ...]]:
     """Decode, but let prompts wait for the device as they like."""
-    decoder = Decoder(target, drafters, schedule, slots=slots, capacity=CAPACITY)
+    decoder = Engine(target, drafters, schedule, slots=slots, capacity=CAPACITY)
     scheduler = Scheduler(decoder)
     states = [scheduler.add(request) for request in requests]
     while True:

@@ -13,7 +13,7 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, always
 from spectune.runtime.engine.acceptance import accepted, accepted_of
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.tree_input import FedTrees
 from spectune.runtime.models.layout import Masks, ancestors, lay_out, widened
 from spectune.runtime.models.lean import LeanModel
@@ -164,7 +164,7 @@ def test_a_decoder_loads_its_kernels_before_its_first_round(monkeypatch: pytest.
     prepared: list[torch.dtype] = []
     monkeypatch.setattr("spectune.runtime.engine.engine.prepare", lambda dtype, device: prepared.append(dtype))
     model = LeanModel(tiny_llama(layers=1, seed=0))
-    Decoder(model, {}, always(PLAIN), slots=1, capacity=8)
+    Engine(model, {}, always(PLAIN), slots=1, capacity=8)
     assert prepared == [model.dtype]
 
 

@@ -16,7 +16,7 @@ from spectune.runtime.engine import cache_slots as slots_file
 from spectune.runtime.engine.cache_slots import CacheSlots
 from spectune.runtime.engine.detokenizer import Detokenizer
 from spectune.runtime.engine.drafting import Drafting
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.settings import Event, GenerationSettings
 from spectune.runtime.engine.step import TargetVerifier
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.lossless
 
 PLACES: dict[str, tuple[object, str]] = {
     "a prompt's first token is drawn": (slots_file, "draw"),
-    "a prompt is read": (Decoder, "read_on"),
+    "a prompt is read": (Engine, "read_on"),
     "a prompt gets a slot": (CacheSlots, "_resume"),
     "a request that has joined is taken off the waiting ones": (Scheduler, "_welcome"),
     "drafters hear of sequences": (Drafting, "keep_up"),
@@ -71,14 +71,14 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: in
 def faults_of(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
     """Return where the faults of all rounds to come gather."""
     faults: list[Fault] = []
-    real = Decoder.step
+    real = Engine.step
 
-    def heard(decoder: Decoder, setup: StepConfig | None = None) -> StepOutput:
+    def heard(decoder: Engine, setup: StepConfig | None = None) -> StepOutput:
         done = real(decoder, setup)
         faults.extend(done.faults)
         return done
 
-    monkeypatch.setattr(Decoder, "step", heard)
+    monkeypatch.setattr(Engine, "step", heard)
     return faults
 
 
@@ -161,7 +161,7 @@ def test_a_target_that_has_no_memory_for_many_rounds_costs_no_drafter(monkeypatc
 
 def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where somebody holds the decoder itself."""
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64)
     session = Scheduler(decoder, TOKENIZER, longest=64)
     request = session._states[session.submit("not to be or", SETTINGS[0])].request
     reading = decoder.begin(request)
@@ -175,7 +175,7 @@ def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkey
 
 @pytest.mark.parametrize(("reads_behind", "expected"), [(False, [False] * 4), (True, [True, True, False, False])])
 def test_rounds_behind_a_prompt_that_a_device_still_reads_say_so(reads_behind: bool, expected: list[bool]) -> None:
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64)
     session = Scheduler(decoder, TOKENIZER, longest=64)
     decoder._slots._reads_behind = reads_behind  # as where the target lies on a GPU
     for _ in range(2):

@@ -39,7 +39,7 @@ from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
@@ -245,7 +245,7 @@ def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, s
         drafter=None if case.way == "plain" else "it",
         run_tokens=PADDED if case.is_padded else (),
     )
-    decoder = Decoder(
+    decoder = Engine(
         who.target, {"it": who.drafter}, always(setup), slots=case.slots, spare_slots=spare, capacity=CAPACITY,
         allow_lossy=True, judges=who.judges, prefix_caching=prefix_caching,
     )  # fmt: skip

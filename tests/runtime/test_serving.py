@@ -20,7 +20,7 @@ from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.engine.observer import RoundObserver
 from spectune.runtime.engine.prefill import Prefill
@@ -288,7 +288,7 @@ def test_a_round_tells_the_temperature_where_nothing_else_says_how_it_draws(
     drawn: list[GenerationOptions], told: float | None
 ) -> None:
     watcher = Watcher()
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64)
     session = Scheduler(decoder, TOKENIZER, longest=64, observer=watcher)
     for options in drawn:
         session.submit("to be", GenerationSettings(max_new_tokens=9), **options)
@@ -322,7 +322,7 @@ class Cramped(LeanModel):
 
 
 def cramped_session(target: Cramped, observer: RoundObserver | None = None, slots: int = 2) -> Scheduler:
-    decoder = Decoder(target, {}, always(PLAIN), slots=slots, capacity=64)
+    decoder = Engine(target, {}, always(PLAIN), slots=slots, capacity=64)
     return Scheduler(decoder, TOKENIZER, longest=64, observer=observer)
 
 
@@ -408,7 +408,7 @@ def test_what_a_prompt_s_reading_raises_is_raised_once_and_the_request_has_faile
         def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
             raise ValueError("device-side assert")
 
-    session = Scheduler(Decoder(Failing(LLAMA), {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    session = Scheduler(Engine(Failing(LLAMA), {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
     session.submit(PROMPTS[1], SETTINGS[1])
     with pytest.raises(ValueError, match="device-side"):
         session.step()
@@ -417,7 +417,7 @@ def test_what_a_prompt_s_reading_raises_is_raised_once_and_the_request_has_faile
 
 
 def test_a_prompt_with_a_token_that_the_target_does_not_know_is_refused_by_its_number() -> None:
-    session = Scheduler(Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    session = Scheduler(Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
     handle = session.submit(PROMPTS[1], SETTINGS[1])
     for token in (len(TOKENIZER), -1, IMAGE_IDS - 1):
         with pytest.raises(RequestError, match=f"the prompt holds token {token} and the target knows"):
@@ -426,7 +426,7 @@ def test_a_prompt_with_a_token_that_the_target_does_not_know_is_refused_by_its_n
 
 
 def test_what_is_raised_behind_a_request_that_has_joined_leaves_it_and_those_that_wait() -> None:
-    class Late(Decoder):
+    class Late(Engine):
         is_late = True
 
         def read_on(self, reading: Prefill, most: int) -> None:
@@ -465,7 +465,7 @@ def reading_session(kind: str, target: LeanModel, slots: int = 3) -> Scheduler:
         setup = StepConfig(policy=policy, drafter=name)
         own: Drafter = LookupDrafter() if kind == "lookup" else ModelDrafter(DRAFTER, slots=slots, capacity=120)
         drafters = {name: own}
-    decoder = Decoder(target, drafters, always(setup), slots=slots, capacity=120)
+    decoder = Engine(target, drafters, always(setup), slots=slots, capacity=120)
     return Scheduler(decoder, TOKENIZER, longest=80, prefill_tokens=4)
 
 
@@ -515,7 +515,7 @@ def test_a_prompt_that_is_cancelled_while_it_is_read_gives_its_slot_back() -> No
 
 def test_a_prompt_is_read_whole_where_nobody_reads_along() -> None:
     target = Lengths()
-    decoder = Decoder(target, {}, always(PLAIN), slots=2, capacity=120)
+    decoder = Engine(target, {}, always(PLAIN), slots=2, capacity=120)
     session = Scheduler(decoder, TOKENIZER, longest=80, piecewise=False, prefill_tokens=4)
     session.submit(PROMPTS[0], SETTINGS[0])
     session.step()

@@ -10,7 +10,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -85,7 +85,7 @@ def test_a_batch_that_is_kept_full_moves_no_keys() -> None:
     model = LeanModel(tiny_llama(layers=1, seed=0))
     for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=2), drafter="it")):
         drafter = ModelDrafter(model, slots=3, capacity=CAPACITY)
-        decoder = Decoder(model, {"it": drafter}, always(setup), slots=3, capacity=CAPACITY)
+        decoder = Engine(model, {"it": drafter}, always(setup), slots=3, capacity=CAPACITY)
         for cache in (decoder._cache, drafter._cache):
             cache.__class__ = Counted
         scheduler = Scheduler(decoder)

@@ -17,7 +17,7 @@ from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.hybrid import HybridDrafter
 from ...runtime.drafters.lookup import LookupDrafter
 from ...runtime.drafters.stack import named_stack
-from ...runtime.engine.engine import Decoder
+from ...runtime.engine.engine import Engine
 from ...runtime.engine.pad import PivotJudge
 from ...runtime.engine.request_state import sequences_of
 from ...runtime.engine.scheduler import Scheduler
@@ -102,7 +102,7 @@ class Family:
 
     def decoder(
         self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int, allow_lossy: bool = False
-    ) -> Decoder:
+    ) -> Engine:
         """Return an empty batch over the named drafters, models, stacks of them, or the lookup; or judges.
 
         RequestError where a name is not in the family; ModelError where a stack's model is not.
@@ -121,7 +121,7 @@ class Family:
                 raise RequestError(f"no drafter called {name!r}; this family has {known}")
         judges = {name: judge for name, judge in self.judges.items() if name in names}
         drafting = [self.drafters[name] for name in names if name in self.drafters]
-        return Decoder(
+        return Engine(
             tapped_for(self.target, drafting, also=(judge.reads for judge in judges.values())),
             drafters,
             schedule,
@@ -150,7 +150,7 @@ class Traffic:
     stays busy until then.
     """
 
-    def __init__(self, decoder: Decoder, requests: Sequence[Request], *, keeps_full: bool = False) -> None:
+    def __init__(self, decoder: Engine, requests: Sequence[Request], *, keeps_full: bool = False) -> None:
         self.joined = 0  # requests that have joined so far, repeats included
         self._decoder, self._requests, self._keeps_full = decoder, requests, keeps_full
         self._scheduler = Scheduler(decoder)
@@ -195,7 +195,7 @@ class Traffic:
         return len(self.sequences) == len(self._states) and all(one.is_finished for one in self.sequences)
 
 
-def timed_step(decoder: Decoder) -> TimedRound:
+def timed_step(decoder: Engine) -> TimedRound:
     """Run one round and time it; raise as `require_faultless` does."""
     start = time.perf_counter_ns()
     done = decoder.step()
@@ -222,7 +222,7 @@ def require_faultless(done: StepOutput) -> None:
     raise ModelError(f"{who} failed and cannot be measured: {fault.reason}{remedy}")
 
 
-def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> DecodingRun:
+def decode_timed(decoder: Engine, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> DecodingRun:
     """Decode all requests, refilling free slots in order, and time every round.
 
     Prompts are read between rounds, outside the clock. With `keeps_full` every slot stays busy until all are decoded.

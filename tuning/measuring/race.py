@@ -13,7 +13,7 @@ from typing import Protocol
 from ...profiler.records.excess import STALL
 from ...runtime.batch.sequence import Request
 from ...runtime.batch.transfer import wait_for
-from ...runtime.engine.engine import Decoder
+from ...runtime.engine.engine import Engine
 from .decoding import DecodingRun, TimedRound, Traffic, throughput, timed_step
 
 
@@ -43,10 +43,10 @@ def race(
         told(turn / turns)
 
 
-class DecoderEntrant:
+class EngineEntrant:
     """Our decoder with one schedule."""
 
-    def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request], batch: int) -> None:
+    def __init__(self, name: str, decoder: Engine, requests: Sequence[Request], batch: int) -> None:
         self.name = name
         self._decoder, self._traffic, self._batch = decoder, Traffic(decoder, requests, keeps_full=True), batch
         self._rounds: list[TimedRound] = []

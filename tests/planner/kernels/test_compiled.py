@@ -94,7 +94,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import HybridPolicy, StaticPolicy, SuffixPolicy
 from spectune.planner.strategies.texts import load_kernels
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
@@ -111,7 +111,7 @@ policy = HybridPolicy(
 )
 drafters = dict(small=HybridDrafter(ModelDrafter(model, slots=2, capacity=64)))
 setup = StepConfig(policy=policy, drafter="small")
-decoder = Decoder(model, drafters, always(setup), slots=2, capacity=64)
+decoder = Engine(model, drafters, always(setup), slots=2, capacity=64)
 load_kernels([policy])
 for length in (5, 8):
     decoder.admit(Request(prompt=tuple(range(length)), max_new_tokens=40))

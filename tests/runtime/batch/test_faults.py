@@ -25,7 +25,7 @@ from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
@@ -61,7 +61,7 @@ def decoded(
     drafters: dict[str, Drafter], setup: StepConfig = CHAIN, *, shortest_last: bool = False
 ) -> tuple[list[list[int]], list[StepOutput]]:
     """Return all texts of three requests in two slots, and the rounds; where the shortest is last, it moves."""
-    decoder = Decoder(model(), drafters, always(setup), slots=2, capacity=ROOM)
+    decoder = Engine(model(), drafters, always(setup), slots=2, capacity=ROOM)
     scheduler, rounds = Scheduler(decoder), []
     states = [scheduler.add(request) for request in (requests()[::-1] if shortest_last else requests())]
     while scheduler.schedule():
@@ -259,7 +259,7 @@ def test_a_text_that_a_drafter_could_not_take_or_move_is_read_anew(own: Callable
 def test_a_drafter_that_finds_no_memory_three_times_is_asked_again_once_some_texts_have_left() -> None:
     short = [replace(request, max_new_tokens=4) for request in requests() * 7]
     own = ModelDrafter(Filled(range(7, 10)), slots=2, capacity=ROOM)
-    decoder = Decoder(model(), {"own": own}, always(CHAIN), slots=2, capacity=ROOM)
+    decoder = Engine(model(), {"own": own}, always(CHAIN), slots=2, capacity=ROOM)
     scheduler, rounds, left = Scheduler(decoder), [], 0
     states = [scheduler.add(request) for request in short]
     while scheduler.schedule():
@@ -300,7 +300,7 @@ class Cramped(LeanModel):
 
 
 def test_a_tree_that_does_not_fit_into_memory_is_left_out_and_reported() -> None:
-    decoder = Decoder(
+    decoder = Engine(
         Cramped(tiny_llama(layers=2, seed=0).double()), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM
     )
     scheduler, rounds = Scheduler(decoder), []
@@ -337,7 +337,7 @@ def test_a_tree_whose_keys_find_no_memory_to_move_is_committed_by_its_root_alone
     policy = StaticPolicy(tree=BUSHY)
     tree = StepConfig(policy=policy, drafter="own", run_tokens=tuple(range(policy.max_verify_tokens + 1)))
     target = Stiff(tiny_llama(layers=2, seed=0).double())
-    decoder = Decoder(target, {"own": drafter()}, always(tree), slots=2, capacity=ROOM)
+    decoder = Engine(target, {"own": drafter()}, always(tree), slots=2, capacity=ROOM)
     scheduler, rounds = Scheduler(decoder), []
     states = [scheduler.add(request) for request in requests()]
     while scheduler.schedule():
@@ -372,14 +372,14 @@ def test_an_error_that_is_no_lack_of_memory_is_not_swallowed() -> None:
                 raise RuntimeError("device-side assert")
             return super().forward(step, cache)
 
-    decoder = Decoder(Failing(tiny_llama(layers=2, seed=0)), {}, always(PLAIN), slots=2, capacity=ROOM)
+    decoder = Engine(Failing(tiny_llama(layers=2, seed=0)), {}, always(PLAIN), slots=2, capacity=ROOM)
     decoder.admit(requests(1)[0])
     with pytest.raises(RuntimeError, match="device-side"):
         decoder.step()
 
 
 def test_a_cancelled_request_leaves_the_others_as_they_were() -> None:
-    decoder = Decoder(model(), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM)
+    decoder = Engine(model(), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM)
     scheduler = Scheduler(decoder)
     states = [scheduler.add(request) for request in requests()]
     scheduler.schedule()
@@ -393,7 +393,7 @@ def test_a_cancelled_request_leaves_the_others_as_they_were() -> None:
 
 
 def test_a_request_cannot_be_cancelled_twice() -> None:
-    decoder = Decoder(model(), {}, always(PLAIN), slots=2, capacity=ROOM)
+    decoder = Engine(model(), {}, always(PLAIN), slots=2, capacity=ROOM)
     sequence = decoder.admit(requests(1)[0])
     decoder.cancel(sequence)
     with pytest.raises(RequestError, match="is not being decoded"):
@@ -417,7 +417,7 @@ def test_forwards_of_a_captured_model_see_few_different_numbers_of_positions() -
                 seen.append(step.seen)
             return super().forward(step, cache)
 
-    decoder = Decoder(
+    decoder = Engine(
         Captured(tiny_llama(layers=2, seed=0).double()), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM
     )
     scheduler = Scheduler(decoder)

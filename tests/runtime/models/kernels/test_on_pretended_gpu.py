@@ -23,7 +23,7 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.request_state import sequences_of
 from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models import choices
@@ -78,7 +78,7 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
     assert regime == "eager" or target.attention == drafter.attention == TREE_ATTENTION
     setup = StepConfig(policy=WAYS[way], drafter=None if way == "plain" else "it")
     drafters = {"it": HybridDrafter(model_drafter(drafter, slots=2, capacity=32))}
-    decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
+    decoder = Engine(target, drafters, always(setup), slots=2, capacity=32)
     prompts = LOOPING if way == "trees of the text" else [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]
     scheduler = Scheduler(decoder)
     states = [
