@@ -35,6 +35,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
+from spectune.runtime.backends.choice import choose
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.engine.make_engine import EngineMaker
@@ -138,6 +139,7 @@ def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, **op
         schedule=always(SETUP),
         judges={},
         allow_lossy=False,
+        backend=choose(family.target),
     )
     held = maker.make(slots, 2 * LONG + BEGINNING, **options)
     made = Scheduler(held.engine, tokenizer, longest=held.longest)

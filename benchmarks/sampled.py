@@ -34,9 +34,9 @@ from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.acceptance import accepted_by
 from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.bits import bits
+from spectune.runtime.sampling.acceptance import accepted_by
 from spectune.runtime.sampling.sampler import draws_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family

@@ -12,8 +12,8 @@ from ...planner.records.slots import Slots
 from ..batch.sequence import Request, Sequence
 from ..models.forward import CausalModel
 from ..models.kv_cache import KeyValueCache
+from ..sampling.acceptance import Accepted
 from ..sampling.sampler import draw, require_numbers
-from .acceptance import Accepted
 from .drafting import Drafting
 from .prefill import ALL, Prefill, read_on
 from .prefix_cache import PrefixCache

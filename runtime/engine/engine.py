@@ -8,17 +8,16 @@ import torch
 
 from ...errors import RequestError
 from ...planner.records.draft import DraftBatch
-from ..ahead.rounds import RoundsAhead
+from ..backends.base import Backend
+from ..backends.choice import choose
 from ..batch.faults import Fault
 from ..batch.sequence import Request, Sequence
 from ..batch.step_config import Schedule, StepConfig
 from ..batch.stopwatch import DONE, Stopwatch
 from ..drafters.base import Drafter
 from ..models.forward import CausalModel
-from ..models.graphed import GraphedModel
 from ..models.layout import Masks, seen_by
 from .cache_slots import CacheSlots, commit
-from .compiled import prepare
 from .drafting import Drafting
 from .exit_states import ExitStates
 from .lossy_rule import LossyRules
@@ -48,6 +47,7 @@ class Engine:
         absent: Mapping[str, str] | None = None,
         prefix_caching: bool = False,
         spare_slots: int = 0,
+        backend: type[Backend] | None = None,
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
@@ -57,6 +57,7 @@ class Engine:
             absent: why drafters are missing; a round whose drafter is missing has a fault.
             prefix_caching: texts that have left stay in free and in spare slots; a prompt that begins like one of them,
                 or like a running prompt, is read from where they differ.
+            backend: what runs the rounds; None: that of the target.
         """
         self._target, self._schedule = target, schedule
         self._cache = cache = target.new_cache(slots + spare_slots, capacity)
@@ -64,9 +65,10 @@ class Engine:
         faults, watch, seen_in = self._faults, Stopwatch(DONE + 1), seen_by(target, capacity)
         self._drafting = Drafting(drafters, target.vocabulary, faults, absent or {})
         self._slots = CacheSlots(target, cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
-        prepare(target.dtype, target.device)
+        self._backend = (backend or choose(target))(target, cache, watch)
+        self._backend.prepare()
         self._verification = TargetVerifier(
-            target,
+            self._backend,
             cache,
             Masks(target.dtype, target.device, slots=slots, capacity=capacity),
             seen_in,
@@ -75,10 +77,7 @@ class Engine:
             faults=faults,
             watch=watch,
         )
-        ahead: RoundsAhead | None = None
-        if isinstance(target, GraphedModel) and seen_in is not None:
-            ahead = RoundsAhead(target, cache, seen_in=seen_in, faults=faults)
-        self._overlap = Overlap(ahead, self._drafting, target.vocabulary)
+        self._overlap = Overlap(self._backend.rounds_ahead(seen_in, faults), self._drafting, target.vocabulary)
         self._rounds = RoundRunner(
             self._slots, self._drafting, self._verification, schedule, self._overlap, faults=faults, watch=watch
         )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches
 from ..batch.transfer import fetched_together, sent
-from .acceptance import Acceptance, Gates, accept
+from ..sampling.acceptance import Acceptance, Gates, accept
 
 
 def gates_along(

@@ -13,6 +13,8 @@ from ...errors import DeviceError, RequestError
 from ...profiler.prompt import Message
 from ...profiler.prompt_forms import message_of
 from ...profiler.records.role import CAPTURED
+from ..backends.choice import choose
+from ..backends.names import Name
 from ..batch.faults import is_out_of_memory, reason_of
 from ..batch.images import ImagePrompt, PromptLike
 from ..batch.sequence import Request, seed_behind
@@ -70,6 +72,7 @@ class Generator:
         self.choice = choice
         self._target, self.tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
         self._why_longest = why_longest
+        self._backend = choose(target)
         self._maker = EngineMaker(
             target=target,
             models=drafters,
@@ -77,8 +80,14 @@ class Generator:
             schedule=schedule,
             judges=judges or {},
             allow_lossy=allow_lossy,
+            backend=self._backend,
         )
         self._spare: ReusableEngine | None = None  # of the last call
+
+    @property
+    def backend(self) -> Name:
+        """What runs the rounds, chosen when the target was loaded: "cpu", "torch" or "cuda_graph"."""
+        return self._backend.name
 
     def generate(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]

@@ -10,6 +10,7 @@ from ...planner.inputs import LOOKUP
 from ...planner.strategies import TreePolicy, drafting
 from ...planner.strategies.stack import StackPolicy
 from ...planner.strategies.texts import load_kernels
+from ..backends.base import Backend
 from ..batch.faults import PATIENCE, is_out_of_memory, reason_of
 from ..batch.step_config import Schedule, StepConfig, draft_room
 from ..drafters.base import Drafter
@@ -60,6 +61,7 @@ class EngineMaker:
     schedule: Schedule
     judges: Mapping[str, PivotJudge]
     allow_lossy: bool
+    backend: type[Backend]
     _known: dict[tuple[int, int], tuple[StepConfig, ...]] = field(default_factory=dict)  # of slots and lengths
 
     def make(self, slots: int, longest: int, *, prefix_caching: bool = True, spare_slots: int = 0) -> ReusableEngine:
@@ -158,4 +160,5 @@ class EngineMaker:
             absent=absent,
             prefix_caching=prefix_caching,
             spare_slots=spare_slots,
+            backend=self.backend,
         )

@@ -21,7 +21,7 @@ from ...planner.records.pad_rule import PadRule
 from ..batch.transfer import fetched, sent
 from ..models.kv_cache import FeatureCache
 from ..models.pivots import BESIDE, features_of
-from .acceptance import Acceptance, Gates, accept
+from ..sampling.acceptance import Acceptance, Gates, accept
 from .fly import gates_along
 
 

@@ -69,8 +69,8 @@ import numpy as np
 import torch
 from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.batch.faults import require_sound
-from spectune.runtime.engine.compiled import prepare
-from spectune.runtime.engine.tree_input import FedTrees
+from spectune.runtime.backends.compiled import prepare
+from spectune.runtime.backends.tree_input import TreeInput
 from spectune.runtime.models.layout import Masks
 from spectune.runtime.batch.sequence import Request, Sequence
 
@@ -84,7 +84,7 @@ draft = DraftBatch(
 )
 require_sound(draft, 2, 24, 3)
 batch = [Sequence(Request(prompt=(1,) * length, max_new_tokens=2), length) for length in (4, 7)]
-FedTrees(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=32))
+TreeInput(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=32))
 sys.exit(0 if (0 < known == loaded()) else 3)
 """
 

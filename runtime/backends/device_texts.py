@@ -21,7 +21,7 @@ from ..models.kernels import text_copies, text_trees
 from ..models.kernels.text_copies import Copying
 from ..models.kernels.text_runs import HeldTexts
 from ..models.kernels.text_trees import Growing
-from .state import BatchState
+from .device_state import BatchState
 
 if TYPE_CHECKING:
     from ...planner.strategies.suffix import SuffixPolicy

@@ -21,10 +21,10 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.texts import TextState
-from spectune.runtime.ahead.acceptance import ancestors_of
-from spectune.runtime.ahead.captured import CapturedRounds, Ends, Launched
-from spectune.runtime.ahead.state import BatchState, Told
-from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
+from spectune.runtime.backends.captured_rounds import CapturedRounds, Ends, Launched
+from spectune.runtime.backends.device_acceptance import ancestors_of
+from spectune.runtime.backends.device_state import BatchState, Told
+from spectune.runtime.backends.device_texts import TextsOnDevice, copied_as_tensors, drafting_by
 from spectune.runtime.batch import sequence as text_module
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded

@@ -13,10 +13,10 @@ from torch import Tensor
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.ahead import acceptance as acceptance_module
-from spectune.runtime.ahead import rounds as rounds_module
-from spectune.runtime.ahead.captured import CapturedRounds, Ends
-from spectune.runtime.ahead.state import Told
+from spectune.runtime.backends import device_acceptance as acceptance_module
+from spectune.runtime.backends import rounds_ahead as rounds_module
+from spectune.runtime.backends.captured_rounds import CapturedRounds, Ends
+from spectune.runtime.backends.device_state import Told
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from spectune.runtime.drafters.base import Drafter
