@@ -145,7 +145,7 @@ def _backends(devices: Sequence[Inspection]) -> Iterator[Finding]:
 
     for found in devices:
         if found.device.kind == "cpu" or torch.cuda.is_available():
-            yield Finding(name=f"{found.place} backend", seen=name_on(torch.device(found.place)))
+            yield Finding(name=f"backend on {found.place}", seen=name_on(torch.device(found.place)))
 
 
 def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
