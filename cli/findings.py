@@ -134,7 +134,18 @@ def _torch(devices: Sequence[Inspection]) -> Examination:
         advice=f"set OMP_NUM_THREADS={cores} or less" if threads > cores else "",
         command='python -c "import torch; print(torch.get_num_threads())"',
     )
-    return Examination(findings=(built, threaded))
+    return Examination(findings=(built, threaded, *_backends(devices)))
+
+
+def _backends(devices: Sequence[Inspection]) -> Iterator[Finding]:
+    """Yield what would run the rounds of plain decoding on each device that torch sees."""
+    import torch
+
+    from ..runtime.backends.names import name_on
+
+    for found in devices:
+        if found.device.kind == "cpu" or torch.cuda.is_available():
+            yield Finding(name=f"backend on {found.place}", seen=name_on(torch.device(found.place)))
 
 
 def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:

@@ -298,3 +298,7 @@ def test_values_that_differ_are_printed_where_more_is_asked_for(
     )
     assert "but other threads" in usual and "instead of" not in usual
     assert "threads 99 instead of" in more and "other threads" not in more
+
+
+def test_the_backend_that_would_decode_is_named(tmp_path: Path) -> None:
+    assert seen(facts(tmp_path / "store.db", "--no-measure"), "backend on cpu")["seen"] == "cpu"

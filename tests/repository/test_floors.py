@@ -41,6 +41,18 @@ LAYERS = {  # inside a folder, the lowest first; folders and files of one layer 
         ("search",),
         ("engines", "edge"),
     ),
+    "runtime": (
+        ("kernels", "openmp"),
+        ("batch",),
+        ("models", "device_match"),
+        ("sampling", "plan_choice"),
+        ("growth", "fallbacks"),
+        ("drafters",),
+        ("backends", "shapes"),
+        ("engine",),
+        ("edge", "engines", "watch"),
+        ("load",),
+    ),
     "db": (
         ("rows", "endpoint", "url"),
         ("sources",),

@@ -19,30 +19,30 @@ from ..sampling.filters import tree_paths
 ALONE: Bools = np.ones((1, 1, 1), dtype=np.bool_)  # what a root sees of the nodes behind its text
 
 
-class FedTrees:
-    """A batch of well-formed trees, padded to `fed` tokens each below the root; values are computed on demand."""
+class TreeInput:
+    """A batch of well-formed trees, each padded to `num_tokens` tokens, its root included; computed on demand."""
 
-    def __init__(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> None:
-        self._batch, self._draft, self.fed = batch, draft, fed
+    def __init__(self, batch: Many[Sequence], draft: DraftBatch, num_tokens: int) -> None:
+        self._batch, self._draft, self.num_tokens = batch, draft, num_tokens
         self._nodes = max(draft.sizes.tolist())
         self.contexts = [s.context for s in batch]
 
     @cached_property
     def tokens(self) -> Ints:
-        """(batch, fed), roots included; -1 where a tree is smaller than the largest."""
-        tokens = widened(self._draft.tokens, self._nodes, self.fed)
+        """(batch, num_tokens), roots included; -1 where a tree is smaller than the largest."""
+        tokens = widened(self._draft.tokens, self._nodes, self.num_tokens)
         tokens[:, 0] = self._roots
         return tokens
 
     @cached_property
     def depths(self) -> Ints:
-        """(batch, fed)."""
-        return widened(self._draft.depths, self._nodes, self.fed)
+        """(batch, num_tokens)."""
+        return widened(self._draft.depths, self._nodes, self.num_tokens)
 
     @cached_property
     def sees(self) -> Bools:
-        """(batch, fed, fed), or (1, fed, fed) where all are chains."""
-        return ancestors(widened(self._draft.parents, self._nodes, self.fed))
+        """(batch, num_tokens, num_tokens), or (1, num_tokens, num_tokens) where all are chains."""
+        return ancestors(widened(self._draft.parents, self._nodes, self.num_tokens))
 
     @property
     def paths(self) -> Ints | None:
@@ -57,9 +57,9 @@ class FedTrees:
         batch, draft = len(self.contexts), self._draft
         if seen_in is not None:
             trees = draft.tokens, draft.parents, draft.depths
-            return masks.packed.of(trees, self._nodes, ends, self.fed, seen_in(seen))
-        placed = np.empty((3, batch, self.fed), dtype=np.int64)
-        if self.fed == 1:
+            return masks.packed.of(trees, self._nodes, ends, self.num_tokens, seen_in(seen))
+        placed = np.empty((3, batch, self.num_tokens), dtype=np.int64)
+        if self.num_tokens == 1:
             placed[0, :, 0], placed[1, :, 0], placed[2, :, 0] = ends[0], ends[1], ends[1]
             is_open = min(self.contexts) == max(self.contexts)
             bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
@@ -75,7 +75,7 @@ class FedTrees:
 
     @property
     def _seen(self) -> int:
-        return max(self.contexts) + self.fed
+        return max(self.contexts) + self.num_tokens
 
     @property
     def _roots(self) -> list[int]:

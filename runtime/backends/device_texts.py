@@ -21,7 +21,7 @@ from ..models.kernels import text_copies, text_trees
 from ..models.kernels.text_copies import Copying
 from ..models.kernels.text_runs import HeldTexts
 from ..models.kernels.text_trees import Growing
-from .state import BatchState
+from .device_state import BatchState
 
 if TYPE_CHECKING:
     from ...planner.strategies.suffix import SuffixPolicy
@@ -76,7 +76,7 @@ def load_kernels() -> None:
 
 
 class TextsOnDevice:
-    """The texts in a decoder's slots, shared by all policies that copy out of them.
+    """The texts in a engine's slots, shared by all policies that copy out of them.
 
     Invariant: `_known[slot]` is the sequence whose text the device holds, and its length once all launched rounds have
     searched. What the sequence has beyond that comes from a round's state, or the text is sent again.

@@ -1,6 +1,6 @@
 """Acceptance: the longest path of a draft tree that the target says itself, for one sequence and for a batch.
 
-A device accepts captured rounds itself (`ahead/acceptance.py`). Lossy policies have a rule of their own (`Rule`).
+A device accepts captured rounds itself (`backends/device_acceptance.py`). Lossy policies have their own `Rule`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.regime import in_regime
 
 from ...support.ahead_runs import KINDS, Captured, eagerly, plainly, setup_of, told
@@ -81,6 +81,6 @@ def test_a_request_that_joins_brings_its_own_way_of_drawing() -> None:
 def test_on_a_gpu_they_wait_for_their_own_results_alone(kind: str, slots: int, ways: str) -> None:
     target, model = (in_regime(on_gpu(scale), "cuda-graph") for scale in (0.0, 0.06))
     drafters = {"it": ModelDrafter(model, slots=slots, capacity=CAPACITY)}
-    decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
+    decoder = Engine(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
     requests = [replace(one, max_new_tokens=60) for one in sampled(random_requests(slots, tokens=1), ways)]
     assert_ahead_without_waits(decoder, requests)

@@ -17,7 +17,7 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.models.eagle import parents_of
 from spectune.runtime.models.eagle_shape import Form
@@ -56,7 +56,7 @@ class CapturedHead:
         head = GraphedModel(HEADS[form], self.drafts)
         self.target = tapped_for(GraphedModel(TARGET, self.targets), [head])
         self.drafter = HeadDrafter(head, slots=slots, capacity=CAPACITY, on_device=True)
-        self._decoders = list[Decoder]()  # whose caches lose their graphs when nobody holds them
+        self._decoders = list[Engine]()  # whose caches lose their graphs when nobody holds them
 
     @property
     def others(self) -> int:
@@ -112,7 +112,7 @@ def test_what_a_head_has_read_is_the_target_s_own(kind: str) -> None:
     captured, requests = CapturedHead("eagle3", 1), random_requests(1, tokens=30)
     requests = [replace(one, prompt=(3, 1, 4, 1, 5)) for one in requests]
     drafters = {"it": captured.drafter}
-    decoder = Decoder(captured.target, drafters, always(setup_of(kind)), slots=1, capacity=CAPACITY)
+    decoder = Engine(captured.target, drafters, always(setup_of(kind)), slots=1, capacity=CAPACITY)
     sequence = decoder.admit(requests[0])
     while len(decoder.running):
         decoder.step()
@@ -164,6 +164,6 @@ def test_on_a_gpu_heads_draft_ahead_and_wait_for_their_own_results_alone(form: F
     head = in_regime(tiny_head(form, llama, weights), "cuda-graph")
     target = tapped_for(in_regime(LeanModel(llama), "cuda-graph"), [head])
     drafters = {"it": HybridDrafter(model_drafter(head, slots=slots, capacity=CAPACITY))}
-    decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
+    decoder = Engine(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
     requests = [replace(one, max_new_tokens=60) for one in random_requests(slots, tokens=1)]
     assert_ahead_without_waits(decoder, requests, LeanModel(llama))

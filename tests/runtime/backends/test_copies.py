@@ -21,10 +21,10 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.texts import TextState
-from spectune.runtime.ahead.acceptance import ancestors_of
-from spectune.runtime.ahead.captured import CapturedRounds, Ends, Launched
-from spectune.runtime.ahead.state import BatchState, Told
-from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
+from spectune.runtime.backends.captured_rounds import CapturedRounds, Ends, Launched
+from spectune.runtime.backends.device_acceptance import ancestors_of
+from spectune.runtime.backends.device_state import BatchState, Told
+from spectune.runtime.backends.device_texts import TextsOnDevice, copied_as_tensors, drafting_by
 from spectune.runtime.batch import sequence as text_module
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
@@ -33,7 +33,7 @@ from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.trees import agree_with_end
@@ -101,7 +101,7 @@ def drafters_of(model: ModelDrafter) -> dict[str, Drafter]:
 
 
 def captured_run(
-    requests: Sequence[Request], kind: str, slots: int, watch: Callable[[Decoder], None] = lambda decoder: None
+    requests: Sequence[Request], kind: str, slots: int, watch: Callable[[Engine], None] = lambda decoder: None
 ) -> tuple[Run, Captured]:
     captured = Captured(slots=slots)
     drafters = drafters_of(captured.drafter)
@@ -148,7 +148,7 @@ def test_the_text_and_the_rounds_are_those_of_a_host_that_searches(
 def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     verified: list[tuple[int, Tensor]] = []
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, one in in_slots(decoder):
             verified.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
 
@@ -616,6 +616,6 @@ def test_a_text_that_joins_is_sent_before_a_round_begins_with_it(monkeypatch: py
 def test_on_a_gpu_rounds_copy_ahead_and_wait_for_their_own_results_alone(kind: str, slots: int) -> None:
     target, model = (in_regime(on_gpu(scale), "cuda-graph") for scale in (0.0, 0.06))
     drafters = drafters_of(ModelDrafter(model, slots=slots, capacity=CAPACITY))
-    decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
+    decoder = Engine(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
     requests = [replace(one, max_new_tokens=60) for one in looping(random_requests(slots, tokens=1))]
     assert_ahead_without_waits(decoder, requests)

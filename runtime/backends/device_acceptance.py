@@ -1,4 +1,4 @@
-"""Acceptance on the device: `runtime.engine.acceptance` in tensors of fixed shape.
+"""Acceptance on the device: `runtime.sampling.acceptance` in tensors of fixed shape.
 
 Siblings are different tokens, and a node is accepted only where all nodes above it are: so at most one node of a depth
 is accepted. The host walks the same tree again once it has read it; both find the same path.
@@ -14,7 +14,7 @@ from ..growth.layout import tree_bits
 from ..models.kernels import tree_sight
 from ..models.kernels.accepted import follow, is_supported
 from ..models.kv_cache import KeyValueCache
-from .state import BatchState
+from .device_state import BatchState
 
 
 def end_round(

@@ -25,9 +25,9 @@ from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
 from ..models.kv_cache import KeyValueCache
 from ..sampling.captured_sampler import DeviceDraws, draws_ahead, kind_of
-from .captured import CapturedRounds, Key, Launched
-from .state import Told
-from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
+from .captured_rounds import CapturedRounds, Key, Launched
+from .device_state import Told
+from .device_texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def _caught_up(drafter: Drafter, batch: Many[Sequence], most: int, *, is_copied:
 
 
 class RoundsAhead:
-    """The rounds of one decoder over a captured target."""
+    """The rounds of one engine over a captured target."""
 
     def __init__(
         self, target: GraphedModel, cache: KeyValueCache, *, seen_in: Callable[[int], int], faults: list[Fault]

@@ -10,15 +10,15 @@ import torch
 
 from spectune.planner.kernels.arrays import Ints
 from spectune.planner.records.draft import DraftBatch
+from spectune.runtime.backends.tree_input import TreeInput
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, always
-from spectune.runtime.engine.acceptance import accepted, accepted_of
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.tree_input import FedTrees
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.layout import Masks, ancestors, lay_out, widened
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.sampling.acceptance import accepted, accepted_of
 
-from ..support.tiny_models import tiny_llama
+from ...support.tiny_models import tiny_llama
 
 CAPACITY = 64
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def test_what_one_call_lays_out_is_what_many_do(
     draft, batch = grown(sizes, columns, np.random.default_rng(3), chains=chains), running(contexts)
     masks = Masks(dtype, CPU, slots=4, capacity=CAPACITY)
     masks.mask([7] * 4, np.ones((1, 8, 8), dtype=np.bool_), CAPACITY)  # what lay there before must not show
-    found = FedTrees(batch, draft, fed).laid_out(masks)
+    found = TreeInput(batch, draft, fed).laid_out(masks)
     nodes = max(sizes)
     tokens, parents, depths = (widened(part, nodes, fed) for part in (draft.tokens, draft.parents, draft.depths))
     tokens[:, 0] = contexts
@@ -93,8 +93,8 @@ def test_what_a_captured_forward_reads_is_packed_by_one_call_as_it_is_by_many(
     draft, batch = grown(sizes, columns, np.random.default_rng(4), chains=chains), running(contexts)
     masks = Masks(torch.bfloat16, CPU)
     other = grown([fed] * len(sizes), fed, np.random.default_rng(5))
-    FedTrees(running([60] * len(sizes)), other, fed).laid_out(masks, lambda positions: CAPACITY)  # must not show
-    found = FedTrees(batch, draft, fed).laid_out(masks, lambda positions: CAPACITY)
+    TreeInput(running([60] * len(sizes)), other, fed).laid_out(masks, lambda positions: CAPACITY)  # must not show
+    found = TreeInput(batch, draft, fed).laid_out(masks, lambda positions: CAPACITY)
     nodes = max(sizes)
     tokens, parents, depths = (widened(part, nodes, fed) for part in (draft.tokens, draft.parents, draft.depths))
     tokens[:, 0], parents[:, 0] = contexts, -1
@@ -128,7 +128,7 @@ def test_one_call_walks_down_all_trees_as_the_walk_does() -> None:
 def test_roots_alone_are_masked_only_where_texts_differ_in_length(contexts: list[int], is_masked: bool) -> None:
     draft = grown([1] * len(contexts), 1, np.random.default_rng(0))
     masks = Masks(torch.float32, CPU, slots=2, capacity=CAPACITY)
-    found = FedTrees(running(contexts), draft, 1).laid_out(masks)
+    found = TreeInput(running(contexts), draft, 1).laid_out(masks)
     assert (found.bias is not None) == is_masked
     assert found.tokens.tolist() == [[context] for context in contexts]
 
@@ -153,24 +153,24 @@ def test_the_numbers_of_a_tree_may_lie_anyhow(kind: str) -> None:
         widths=(),
     )
     batch = running([4])
-    expected = FedTrees(batch, draft, 5).laid_out(masks)
+    expected = TreeInput(batch, draft, 5).laid_out(masks)
     kept = [part.clone() for part in (expected.tokens, expected.positions, expected.bias) if part is not None]
-    found = FedTrees(batch, other, 5).laid_out(masks)
+    found = TreeInput(batch, other, 5).laid_out(masks)
     assert found.bias is not None
     assert all(torch.equal(*pair) for pair in zip((found.tokens, found.positions, found.bias), kept, strict=True))
 
 
 def test_a_decoder_loads_its_kernels_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[torch.dtype] = []
-    monkeypatch.setattr("spectune.runtime.engine.engine.prepare", lambda dtype, device: prepared.append(dtype))
+    monkeypatch.setattr("spectune.runtime.backends.base.prepare", lambda dtype, device: prepared.append(dtype))
     model = LeanModel(tiny_llama(layers=1, seed=0))
-    Decoder(model, {}, always(PLAIN), slots=1, capacity=8)
+    Engine(model, {}, always(PLAIN), slots=1, capacity=8)
     assert prepared == [model.dtype]
 
 
 def test_paths_are_told_only_where_somebody_penalises() -> None:
     draft, batch = grown([4], 4, np.random.default_rng(2)), running([5])
-    assert FedTrees(batch, draft, 4).paths is None
+    assert TreeInput(batch, draft, 4).paths is None
     penalising = Sequence(Request(prompt=(1, 2), max_new_tokens=3, repetition_penalty=1.2), 0)
-    paths = FedTrees([penalising], draft, 4).paths
+    paths = TreeInput([penalising], draft, 4).paths
     assert paths is not None and paths[0, 0].tolist()[0] == 2 and paths.shape == (1, 4, 4)

@@ -25,9 +25,9 @@ from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels.best_tokens import best_of, is_supported
 from ..models.kv_cache import KeyValueCache
 from ..sampling.captured_sampler import DeviceDraws, DrawKind
-from .acceptance import end_round, sight_of
-from .state import DONE, DRAFTED, LAUNCHED, BatchState, Told, told_of
-from .texts import Copies
+from .device_acceptance import end_round, sight_of
+from .device_state import DONE, DRAFTED, LAUNCHED, BatchState, Told, told_of
+from .device_texts import Copies
 
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 Key = tuple[StepConfig, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn

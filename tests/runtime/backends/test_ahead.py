@@ -13,17 +13,17 @@ from torch import Tensor
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
-from spectune.runtime.ahead import acceptance as acceptance_module
-from spectune.runtime.ahead import rounds as rounds_module
-from spectune.runtime.ahead.captured import CapturedRounds, Ends
-from spectune.runtime.ahead.state import Told
+from spectune.runtime.backends import device_acceptance as acceptance_module
+from spectune.runtime.backends import rounds_ahead as rounds_module
+from spectune.runtime.backends.captured_rounds import CapturedRounds, Ends
+from spectune.runtime.backends.device_state import Told
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.generic import GenericModel
@@ -103,7 +103,7 @@ def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     verified: list[tuple[int, Tensor]] = []
     drafted: list[tuple[int, Tensor]] = []
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, one in in_slots(decoder):
             verified.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
             cached = captured.drafter._cached[slot]  # 0 where it reads when it is asked to draft
@@ -319,12 +319,12 @@ def test_times_of_rounds_ahead_lie_within_their_steps() -> None:
 def test_on_a_gpu_rounds_run_ahead_and_wait_for_their_own_results_alone(kind: str, slots: int) -> None:
     target, model = (in_regime(on_gpu(scale), "cuda-graph") for scale in (0.0, 0.06))
     drafters = {"it": ModelDrafter(model, slots=slots, capacity=CAPACITY)}
-    decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
+    decoder = Engine(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
     requests = [replace(one, max_new_tokens=60) for one in random_requests(slots, tokens=1)]
     assert_ahead_without_waits(decoder, requests)
 
 
-def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request], target: CausalModel | None = None) -> None:
+def assert_ahead_without_waits(decoder: Engine, requests: Many[Request], target: CausalModel | None = None) -> None:
     """Let a decoder run ahead of the host, which waits for results alone; its target is the usual one where None."""
     sequences = [decoder.admit(request, index) for index, request in enumerate(requests)]
     ahead = 0

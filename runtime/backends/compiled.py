@@ -11,9 +11,9 @@ from ..batch.sequence import Request, Sequence
 from ..kernels.trees import hear, move_rows
 from ..models.bits import BITS, bits
 from ..models.layout import Masks
+from ..sampling.acceptance import accepted_by, accepted_of
 from ..sampling.sampler import draw, draws_of
-from .acceptance import accepted_by, accepted_of
-from .tree_input import FedTrees
+from .tree_input import TreeInput
 
 
 def prepare(dtype: torch.dtype, device: torch.device) -> None:
@@ -24,7 +24,7 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     require_sound(draft, 1, vocabulary=1, most=2)
     masks = Masks(dtype, device)
     masks.prepare()
-    trees = FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2)
+    trees = TreeInput([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2)
     trees.laid_out(masks)
     if device.type != "cpu":
         trees.laid_out(masks, seen_in=lambda positions: positions)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from spectune.planner.kernels.arrays import Ints
-from spectune.runtime.ahead.acceptance import accepted_nodes, ancestors_of, path_of
-from spectune.runtime.ahead.state import BatchState
-from spectune.runtime.engine.acceptance import accept
+from spectune.runtime.backends.device_acceptance import accepted_nodes, ancestors_of, path_of
+from spectune.runtime.backends.device_state import BatchState
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.layout import _bits_of, ancestors
+from spectune.runtime.sampling.acceptance import accept
 
 from ...support.host_reads import NoHostReads
 
