@@ -12,7 +12,7 @@ import click
 from ..errors import RequestError
 from . import options
 from .command import Args, command, fields_of
-from .model import loading, tell_dequantised
+from .model import loading, tell_dequantised, tell_unused
 from .option import flag, path_option, real, whole
 from .prompts import typed_text
 from .report import print_json, tell
@@ -132,6 +132,7 @@ def _tell_choice(args: RunArgs, choice: Choice, backend: str) -> None:
 
     planned = None if choice.plan is None else choice.plan.dtype
     tell_dequantised(args.settings, (args.target, *args.drafters.values()), args.dtype or planned)
+    tell_unused(args.settings, args.target)
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
     reason = choice.reason if args.settings.verbose else in_brief(choice)
     tell(args.settings, f"{reason}{number}; backend {backend}{_unloaded(args.drafters, choice)}")

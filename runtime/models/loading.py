@@ -243,7 +243,8 @@ def require_supported(model: PreTrainedModel, location: str) -> None:
     if obstacle is not None:
         raise ModelError(
             f"{location} is of type {model.config.model_type}, which {obstacle}: drafts could not be verified exactly; "
-            "use a model whose layers attend to all cached tokens, or to a window of the last ones"
+            "use a model whose layers attend to all cached tokens, or to a window of the last ones, or let a server "
+            "run this one: spectune tune -- COMMAND"
         )
 
 
