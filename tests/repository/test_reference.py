@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from spectune.engines.running import RUNNING
 from spectune.planner.plans.document import RARE
+from spectune.profiler.records.role import DRAFT_ROLES, READ, RESUME, ROLE
 from spectune.service.text.asked import AskedChat, AskedCompletion
 
 from ..goldens import GOLDENS, other_libraries
 from ..reference import PAGES, TABLES, between
+from .test_floors import FLOOR
 
 ROOT = Path(__file__).parents[2]
 CODE = ("cli", "db", "demo", "engines", "planner", "profiler", "report", "runtime", "service", "training", "tuning")
@@ -83,6 +86,23 @@ def test_a_policy_is_listed_by_its_kind() -> None:
 def test_keys_that_a_plan_may_lack_are_named() -> None:
     (sentence,) = re.findall(r"(?m)^(.*) are left out where they are null\.$", page("plan-json.md"))
     assert in_code(sentence) == set(RARE)
+
+
+def test_roles_are_listed_and_are_roles() -> None:
+    roles = first_cells(page("glossary.md").partition("| role of a forward |")[2])
+    assert {"verify", "prefill", READ, RESUME, *DRAFT_ROLES} <= roles
+    assert not [role for role in roles if not ROLE.fullmatch(re.sub(r":[A-Z]+$", ":1", role))]
+
+
+def test_engines_that_are_measured_themselves_are_listed() -> None:
+    start = "`spectune profile --engine NAME` measures an engine itself, on a CPU: "
+    sentence = page("support-matrix.md").partition(start)[2].partition("\n")[0]
+    assert sorted(re.findall(r"[\w.]*\w", sentence.lower().replace(" and ", ", "))) == sorted(RUNNING)
+
+
+def test_every_floor_is_a_row_of_the_folders() -> None:
+    rows = re.findall(r"(?m)^\| (\d) \| `(\w+)[./]", (ROOT / "docs" / "dev" / "folders.md").read_text())
+    assert {folder: int(floor) for floor, folder in rows} == FLOOR
 
 
 def test_the_endpoint_s_paths_are_listed() -> None:
