@@ -99,7 +99,7 @@ KINDS: Mapping[str, Callable[[Store, int | None], Stored]] = {
 
 
 def surface_facts(row: SurfaceRow, names: Mapping[str, str]) -> Json:
-    """Return what a surface is about, how many timings were ever kept of it and when the last; JSON values."""
+    """Return what a surface is about, how many timings it ever had and when the last; JSON values."""
     return asdict(row) | {"model": names.get(row.model, row.model)}
 
 

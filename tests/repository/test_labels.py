@@ -1,4 +1,4 @@
-"""The page of words reads the label of every policy, as policies write them."""
+"""The page of labels has the label of every policy, as policies write them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from spectune.planner.strategies.talon import TalonPolicy
 
 from ..support.synthetic import model
 
-WORDS = (Path(__file__).parents[2] / "docs" / "words.md").read_text()
+WORDS = (Path(__file__).parents[2] / "docs" / "reference" / "labels.md").read_text()
 TREE = TokenTree(parents=(-1, 0, 1, 2, 0, 0, 1, 1), ranks=(0, 0, 0, 0, 1, 2, 1, 2))
 SUFFIX = SuffixPolicy(length=32, min_match=2, occurrence="last")
 SUFFIX_TREE = SuffixTreePolicy(nodes=16, factor=4, offset=1, least_chance=0.05, least_score=3.0)
