@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spectune.engines.base import Start
 from spectune.engines.bundle import Bundle
 from spectune.engines.load import SamplingParams
 from spectune.engines.server import ServerTimeouts
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompts import read_prompts
 from spectune.tuning.engines.tune import Tuned, TuneRequest, tune
@@ -59,7 +59,7 @@ def job_of(asked: argparse.Namespace, prompts: Path) -> ServerJob:
         *("-np", str(slots), "-c", str(slots * asked.context), "-t", str(asked.threads), "-td", str(asked.threads)),
     )
     return ServerJob(
-        engine=ENGINES["llama.cpp"],
+        engine=SERVERS["llama.cpp"],
         command=command,
         prompts=read_prompts(prompts),
         sampling=SamplingParams(max_tokens=asked.tokens),

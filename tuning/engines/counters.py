@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, counts_of, engine_of, page_of, samples_of
+from ...engines.counters import CounterNames, CounterPage, Counts, counts_of, engine_of, page_of, samples_of
+from ...engines.table import COUNTERS
 from ...errors import RequestError, SpectuneError
 from .separate_runs import SLACK, differences, falling, joined
 
@@ -123,7 +124,7 @@ def require_engine(page: CounterPage, place: str) -> str:
 
 
 def _metrics(text: str, file_format: CounterFormat) -> Counted:
-    names, page = NAMES[PAGES[file_format]], page_of(text)
+    names, page = COUNTERS[PAGES[file_format]], page_of(text)
     for name in (names.drafts, names.drafted, names.accepted):
         if not samples_of(page, name):
             raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")

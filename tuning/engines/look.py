@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...engines.answers import Percentiles
-from ...engines.base import Start
 from ...engines.bundle import Trial
 from ...engines.server import Measured, Server
+from ...engines.server_engine import Start
 from ...planner.engines.served import PLAIN
 from .honest import NamedLoad, warnings_behind
 from .tune import trial_of

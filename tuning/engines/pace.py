@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.answers import RequestResult
-from ...engines.base import Start
 from ...engines.bundle import Trial
+from ...engines.server_engine import Start
 
 Floats = NDArray[np.float64]
 Place = tuple[Start, int]  # and concurrency

@@ -17,10 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ...engines.base import Source, Start
 from ...engines.bundle import Bundle, Failure, Trial
 from ...engines.sentinel import NO_WORDS, Reading
 from ...engines.server import Measured
+from ...engines.server_engine import Source, Start
 from ...errors import MeasurementError, PlanError, RequestError
 from ...planner.engines.served import PLAIN, Served, served
 from ...planner.engines.served_choice import (

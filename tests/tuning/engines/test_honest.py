@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
 from spectune.engines.load import SamplingParams
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.errors import RequestError
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompt import Prompt
@@ -24,7 +24,7 @@ from ...support.openai_program import texts
 
 GREEDY = SamplingParams(max_tokens=32)
 JOB = ServerJob(
-    engine=ENGINES["llama.cpp"],
+    engine=SERVERS["llama.cpp"],
     command=("llama-server", "-np", "4"),
     prompts=texts(32),
     sampling=GREEDY,
