@@ -121,13 +121,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "engines" / "scripted").mkdir()
     for name, text in FOLDER.items():
         (folder / "engines" / "scripted" / name).write_text(text)
-    (folder / "two.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    (folder / "four.jsonl").write_text("".join(f'{{"prompt": "{word}"}}\n' for word in ("one", "two", "three", "four")))
     (folder / "page.txt").write_text(PAGE)
     return folder
 
 
 def typed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    own = {**os.environ, "PYTHONPATH": str(folder / ".types")}
+    own = {**os.environ, "PYTHONPATH": str(folder / ".types"), "SPECTUNE_STORE": str(folder / "store.db")}
     command = [sys.executable, "-c", "from spectune.cli import main; main()", *words]
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
@@ -146,7 +146,7 @@ def test_a_plan_is_exported_for_it(copy: Path) -> None:
 
 
 def test_its_server_is_started_to_be_tuned(copy: Path) -> None:
-    done = typed(copy, "tune", "--engine", "scripted", "--prompts", "two.jsonl", "--batch", "1", "--", "false")
+    done = typed(copy, "tune", "--engine", "scripted", "--prompts", "four.jsonl", "--concurrency", "1", "--", "false")
     assert done.returncode == 1
     assert "scripted does not start: it ended with status 1" in done.stderr
 
@@ -158,6 +158,6 @@ def test_its_page_of_counters_is_known(copy: Path) -> None:
 
 def test_it_is_started_here_to_be_profiled(copy: Path) -> None:
     target = str(FAMILY / "target")
-    done = typed(copy, "profile", "--engine", "scripted", "--target", target, "--prompts", "two.jsonl")
+    done = typed(copy, "profile", "--engine", "scripted", "--target", target, "--prompts", "four.jsonl")
     assert done.returncode == 1
     assert "nothing scripted runs target here" in done.stderr
