@@ -17,7 +17,6 @@ from itertools import zip_longest
 from statistics import fmean
 
 from ..errors import MeasurementError
-from .table import COUNTERS
 
 VALUE = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|Inf|NaN)"
 SAMPLE = re.compile(rf"([A-Za-z_:][\w:]*)(?:\{{(.*)\}})?\s+({VALUE})(?:\s+-?[\d.]+)?")  # name, labels, value, timestamp
@@ -231,12 +230,6 @@ def _by_gauges(page: CounterPage, names: CounterNames, model: str, counted: Coun
         accepted=accepted,
         by_position=tuple(rounds * share for share in falling(accepted / rounds, length)),
     )
-
-
-def engine_of(page: CounterPage) -> str:
-    """Return the engine whose counters are on a page; "" where none is known."""
-    known = {series[0] for series in page}
-    return next((engine for engine, names in COUNTERS.items() if known & {names.generated, names.drafts}), "")
 
 
 def _positions(page: CounterPage, names: CounterNames, model: str) -> tuple[float, ...]:

@@ -1,6 +1,6 @@
 """The engines by name; a new one is a folder of its parts and a line here.
 
-A folder is called like its engine, and a part is a file with a constant of the same name in capitals. Parts are loaded
+A folder is called like its engine, and a part is a file with a constant of the same name in capitals. EngineParts are loaded
 when they are used, since engines differ in what they need.
 """
 
@@ -34,7 +34,7 @@ def folder_of(name: str) -> Path:
     return Path(__file__).parent / name.replace(".", "_").replace("-", "_")
 
 
-class Parts(Mapping[str, Part]):
+class EngineParts(Mapping[str, Part]):
     """One part of every engine that has it, by the engine's name."""
 
     def __init__(self, file: str) -> None:
@@ -55,8 +55,8 @@ class Parts(Mapping[str, Part]):
         return len(self._names)
 
 
-ENGINES: Mapping[str, Engine] = Parts("export")  # what each runs of a plan, and as which settings
-SERVERS: Mapping[str, ServerEngine] = Parts("server")  # that are started or reached, put under load and tuned
-COUNTERS: Mapping[str, CounterNames] = Parts("counters")  # of the servers with a Prometheus page
-RUNNING: Mapping[str, EngineStart] = Parts("running")  # that run here, to be profiled, planned for and validated
-FORMATS: Mapping[str, EngineModelFormat] = Parts("model_format")  # of those with a form of models of their own
+ENGINES: Mapping[str, Engine] = EngineParts("export")  # what each runs of a plan, and as which settings
+SERVERS: Mapping[str, ServerEngine] = EngineParts("server")  # that are started or reached, put under load and tuned
+COUNTERS: Mapping[str, CounterNames] = EngineParts("counters")  # of the servers with a Prometheus page
+RUNNING: Mapping[str, EngineStart] = EngineParts("running")  # that run here, to be profiled, planned for and validated
+FORMATS: Mapping[str, EngineModelFormat] = EngineParts("model_format")  # of those with a form of models of their own

@@ -213,7 +213,7 @@ def test_as_in_transformers_only_the_tokenizer_s_file_adds_tokens_to_texts(name:
 def test_a_target_without_a_tokenizer_file_reads_conversations_by_transformers(tmp_path: Path) -> None:
     folder = save_vocabulary(save_model(tmp_path, layers=1, seed=1), TEMPLATES["roles"])
     tokenizer = load_tokenizer(str(folder))
-    engine = RunningTransformers(folder, {}, dtype="float32", threads=1)
+    engine = RunningTransformers(folder, {}, dtype="float32", threads=1, folder=tmp_path)
     text, end = tokenizer.encode("def main"), tokenizer.eos_token_id
     for chats in (engine.chats, chats_of_target(folder)):
         assert chats is not None
