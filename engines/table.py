@@ -1,6 +1,6 @@
 """The engines by name; a new one is a folder of its parts and a line here.
 
-A folder is called like its engine, and a part is a file with a constant of the same name in capitals. EngineParts are loaded
+A folder is called like its engine, and a part is a file with a constant of the same name in capitals. Parts are loaded
 when they are used, since engines differ in what they need.
 """
 
