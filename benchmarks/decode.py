@@ -34,7 +34,7 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.engines.own_llama_cpp import missing
+from spectune.engines.llama_cpp.build import missing
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.strategies.naming import name_of

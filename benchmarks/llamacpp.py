@@ -30,8 +30,8 @@ import torch
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.engines.llama_build import llama_build
-from spectune.engines.own_llama_cpp import missing
+from spectune.engines.llama_cpp.build import llama_build, missing
+from spectune.engines.llama_cpp.model_format import GGUF_DTYPES
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.ceilings import read_speeds
@@ -41,8 +41,7 @@ from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig
-from spectune.runtime.engines.converted import GGUF_DTYPES
-from spectune.runtime.engines.gguf_file import write_gguf
+from spectune.runtime.models.gguf import write_gguf
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.race import EngineEntrant, race

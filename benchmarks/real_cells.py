@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from spectune.db import open_store
+from spectune.engines.measured import EngineLoad
+from spectune.engines.setting import EngineDrafter, Setting
 from spectune.planner.plans.prediction import SDS_OF_90_PERCENT
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
@@ -34,8 +36,6 @@ from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
-from spectune.runtime.engines.measured import EngineLoad
-from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant

@@ -30,11 +30,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.load import SamplingParams
 from spectune.engines.server import ServerTimeouts
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.errors import MeasurementError
 from spectune.profiler.prompts import read_prompts
 from spectune.profiler.remembered import cache_folder
@@ -177,7 +177,7 @@ def servers_of(engine: str, asked: argparse.Namespace, file: Path) -> Servers:
     few = [prompt for at in firsts for prompt in first[at : at + asked.tune_requests]]
     drafter = asked.pair.split(",")[1]
     job = ServerJob(
-        engine=ENGINES[engine],
+        engine=SERVERS[engine],
         command=command_of(engine, asked),
         prompts=first,
         sampling=SamplingParams(max_tokens=asked.tokens),

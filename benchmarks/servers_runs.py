@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spectune.engines.base import Start
 from spectune.engines.bundle import Bundle, Trial
 from spectune.engines.sentinel import Reading
 from spectune.engines.server import Measured
+from spectune.engines.server_engine import Start
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.report.file import write_whole

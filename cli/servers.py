@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ..engines.table import RUNNING, SERVERS
 from . import options
 from .report import Settings, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .tune_output import print_looked, print_tuned, ran_table, tuned_facts
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ..tuning.engines.tune import Tuned
     from ..tuning.engines.tuned_server import ServerJob, TunedServer
 
-NAMES = ("llama.cpp", "sglang", "tensorrt-llm", "vllm")  # a test compares them
 REQUESTS = 16  # of a load, or twice the largest concurrency
 Json = dict[str, Any]  # JSON values
 
@@ -35,7 +35,6 @@ def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequen
     """Return the loads that were asked for; UsageError unless there is a command or a URL, and not both."""
     from ..engines.load import SamplingParams
     from ..engines.server import ServerTimeouts
-    from ..engines.table import ENGINES
     from ..tuning.engines.tuned_server import ServerJob
 
     require_one_way(command, url)
@@ -43,7 +42,7 @@ def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequen
     if more:
         raise click.UsageError("a server is measured at one temperature; profile again for another.")
     return ServerJob(
-        engine=ENGINES[engine],
+        engine=SERVERS[engine],
         command=tuple(command),
         prompts=prompts,
         sampling=SamplingParams(
@@ -73,10 +72,8 @@ def is_server(engine: str | None, command: Sequence[str], url: str | None, stray
             told = f"got an unexpected argument {command[0]!r}; {stray}" if command else "--server needs --engine."
             raise click.UsageError(told)
         return False
-    from .engine import NAMES as HERE
-
     is_one = bool(command or url)
-    if engine not in (NAMES if is_one else HERE):
+    if engine not in (SERVERS if is_one else RUNNING):
         told = "has no server that is measured" if is_one else "does not run here; give --server URL or its -- COMMAND"
         raise click.UsageError(f"{engine} {told}.")
     return is_one

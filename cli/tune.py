@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..engines.table import SERVERS
 from . import options, raced, servers
 from .command import Args, command
 from .option import choice, option, path_option, whole
@@ -39,7 +40,7 @@ class TuneArgs(Args):
     """What was typed."""
 
     command: tuple[str, ...] = options.server_command
-    engine: str = choice("Whose server the command starts.", servers.NAMES, required=True)
+    engine: str = choice("Whose server the command starts.", sorted(SERVERS), required=True)
     url: str | None = options.url
     prompts: Path | None = options.prompts
     sample: int | None = options.sample

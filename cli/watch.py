@@ -126,7 +126,7 @@ def _expected(args: WatchArgs) -> tuple[tuple[Expected, ...], str]:
 
 
 def _engine_of(plan: Plan) -> str:
-    from ..runtime.engines.regime import measured_in
+    from ..engines.regime import measured_in
 
     own = measured_in(plan)
     return "" if own is None else own.engine

@@ -16,8 +16,11 @@ from typing import Any
 
 import click
 
-from spectune.engines.base import Source
-from spectune.engines.table import ENGINES as SERVERS
+from spectune.engines.schema import schema_of
+from spectune.engines.server_engine import Source
+from spectune.engines.setting import DrafterForm, EngineDrafter, Setting
+from spectune.engines.table import ENGINES as EXPORTED
+from spectune.engines.table import SERVERS
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
@@ -25,9 +28,6 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.runtime.engines.schema import schema_of
-from spectune.runtime.engines.setting import DrafterForm, EngineDrafter, Setting
-from spectune.runtime.engines.table import ENGINES as EXPORTED
 
 from .support.sent_bodies import described
 

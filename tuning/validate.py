@@ -12,6 +12,7 @@ from statistics import median
 import numpy as np
 
 from ..db.store import Store
+from ..engines.regime import measured_in
 from ..errors import PlanError, RequestError, StoreAwayError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
@@ -28,7 +29,6 @@ from ..profiler.remembered import cache_folder
 from ..runtime.batch.faults import memory_for
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
-from ..runtime.engines.regime import measured_in
 from ..runtime.load import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime

@@ -30,7 +30,7 @@ from ...profiler.records.architecture import QUANTISED
 from ..batch.faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .checkpoint import require_computable, require_loaded
-from .configuration import FULL, SLIDING, declared
+from .configuration import FULL, SLIDING, declared, longest_context_of
 from .formats import require_no_drafter
 from .forward import CausalModel
 from .generic import GenericModel
@@ -211,6 +211,15 @@ def load_config(location: str) -> PreTrainedConfig:
     except (OSError, ValueError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
         raise ModelError(f"no model configuration at {location}: {first_line(error)}") from error
     return config
+
+
+def positions_of_folder(folder: Path) -> int | None:
+    """Return the longest text in tokens by a folder's config.json; None where it does not say."""
+    try:
+        config = load_config(str(folder)).get_text_config()
+    except ModelError:
+        return None
+    return longest_context_of(config) if hasattr(config, "max_position_embeddings") else None
 
 
 def load_tokenizer(location: str) -> PreTrainedTokenizerBase:

@@ -20,11 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.servers import NAMES
-from spectune.engines.base import Start
 from spectune.engines.bundle import read_bundle
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES as KNOWN
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.profiler.records.wire import to_json
 
 from ..support.openai_program import LLAMA, VLLM, texts
@@ -71,10 +70,6 @@ def wait_for_none(mark: str) -> None:
     while left_behind(mark) and time.monotonic() < end:
         time.sleep(0.05)
     assert left_behind(mark) == []
-
-
-def test_the_command_line_knows_the_engines() -> None:
-    assert set(NAMES) == set(KNOWN)
 
 
 def test_a_good_draft_model_is_chosen_and_the_command_stays_as_it_is(prompts: str, tmp_path: Path) -> None:
@@ -134,7 +129,7 @@ def test_a_bound_that_nothing_holds_is_said(prompts: str) -> None:
 
 
 def test_a_server_at_a_url_is_measured_and_not_stopped(prompts: str) -> None:
-    with started(KNOWN["llama.cpp"], LLAMA, ServerTimeouts(start_s=30.0)) as running:
+    with started(SERVERS["llama.cpp"], LLAMA, ServerTimeouts(start_s=30.0)) as running:
         words = ["tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD[:-2], "--server", running.address.url]
         result = runner(prompts).invoke(main, words)
         assert result.exit_code == 0, result.output

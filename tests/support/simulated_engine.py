@@ -9,13 +9,12 @@ from functools import cache
 
 import numpy as np
 
+from spectune.engines.llama_cpp.export import LlamaCpp
+from spectune.engines.measured import Chats, EngineCounters, EngineFacts, EngineLoad, EngineText
+from spectune.engines.one_sequence import RoundCounts, measurable
+from spectune.engines.setting import EngineDrafter, Setting
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
-from spectune.runtime.engines.llama_cpp import LlamaCpp
-from spectune.runtime.engines.measured import Chats, EngineCounters, EngineFacts, EngineLoad, EngineText
-from spectune.runtime.engines.one_sequence import measurable
-from spectune.runtime.engines.round_counts import RoundCounts
-from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 Curve = Callable[[int, str, float, float], float]  # concurrency, who drafts, share of rounds that draft, drafted tokens
 VOCABULARY = 50

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...engines.base import Start
 from ...engines.bundle import Bundle, Trial
+from ...engines.server_engine import Start
 from ...planner.engines.served import PLAIN, Served, served
 from ...planner.engines.served_choice import Ways, best_for_all, best_of
 from .pace import Paces

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...db.store import Store
 from ...engines.bundle import Bundle
+from ...engines.regime import measured_in
 from ...errors import RequestError
 from ...planner.engines.choice import Offer, Way, source_of
 from ...planner.engines.served import PLAIN, Ran, Served, served
@@ -15,7 +16,6 @@ from ...planner.plans.plan import Plan, PlanCell
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.plain import PlainPolicy
-from ...runtime.engines.regime import measured_in
 from .export import offers_of_plan
 from .ran import by_way, paces_of, ran_of
 

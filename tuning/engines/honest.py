@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 from ...engines.answers import LoadResult
-from ...engines.base import PLAIN_LABEL
 from ...engines.bundle import Trial
 from ...engines.command import value_of
 from ...engines.counters import Counts
 from ...engines.load import SamplingParams
+from ...engines.server_engine import PLAIN_LABEL
 from .tuned_server import ServerJob
 
 SLOTS = (

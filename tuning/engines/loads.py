@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import ceil
 from typing import Protocol
 
-from ...engines.base import Start
 from ...engines.bundle import Trial
 from ...engines.sentinel import NO_WORDS, Reading
 from ...engines.server import Measured
+from ...engines.server_engine import Start
 
 
 class Loaded(Protocol):

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...engines.answers import Percentiles
-from ...engines.base import Start
 from ...engines.bundle import Trial
-from ...engines.counters import NAMES, Counts, counts_of
+from ...engines.counters import Counts, counts_of
 from ...engines.sentinel import NO_WORDS
 from ...engines.server import Measured, Server
+from ...engines.server_engine import Start
+from ...engines.table import COUNTERS
 from ...planner.engines.served import PLAIN
 from .honest import NamedLoad, shorter_than_traffic, warnings_behind
 from .loads import most_drafted, paced_loads
@@ -90,7 +91,7 @@ def look(
 
 def _traffic(server: Server) -> Counts:
     """Return what a server counted since its start; nothing of one without counters of its traffic."""
-    names = NAMES.get(server.engine.name)
+    names = COUNTERS.get(server.engine.name)
     if names is None:
         return Counts()
     return counts_of(server.engine.page(server.address), names, server.address.model if names.has_model else "")

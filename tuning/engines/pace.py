@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.answers import RequestResult
-from ...engines.base import Start
 from ...engines.bundle import Trial
 from ...engines.sentinel import Reading
+from ...engines.server_engine import Start
 
 Floats = NDArray[np.float64]
 Place = tuple[Start, int, tuple[Reading, ...]]  # a load's start, concurrency and readings: it may run again

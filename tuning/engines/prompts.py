@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ...engines.measured import Chats, EngineLoad, MeasuredEngine
 from ...profiler.prompts import Prompt
-from ...runtime.engines.measured import Chats, EngineLoad, MeasuredEngine
 from ..positions import UNLIMITED
 from ..turn_by_turn import turn_by_turn
 from .cut import Encoded, encoded

@@ -9,9 +9,9 @@ from functools import reduce
 import numpy as np
 
 from ...engines.answers import RequestResult
-from ...engines.base import Start
 from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
+from ...engines.server_engine import Start
 from ...errors import MeasurementError
 from ...planner.engines.served import PLAIN, Ran, Z
 from .pace import Paces, Reader, paces_by

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ...engines.base import Start
 from ...engines.bundle import Trial
+from ...engines.server_engine import Start
 from .loads import Loaded, most_drafted, paced_loads, words_of
 from .pace import Paces
 from .ran import paced_gain, paces_of

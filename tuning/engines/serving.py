@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...engines.base import Source, Start
 from ...engines.bundle import Bundle
+from ...engines.server_engine import Source, Start
 from ...errors import RequestError
 from ...planner.engines.served_choice import LatencyBounds
 from .loads import Loaded

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...engines.base import Start
 from ...engines.bundle import Bundle, Failure
+from ...engines.server_engine import Start
 from ...errors import MeasurementError, PlanError
 from ...planner.engines.served import PLAIN
 from ...planner.engines.served_choice import best_table, next_way, promise, sources_of

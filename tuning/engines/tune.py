@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...engines.base import Start
 from ...engines.bundle import Bundle
+from ...engines.server_engine import Start
 from ...planner.engines.served_choice import Ways
 from .compared import Compared, TunedChoice
 from .serving import Progress, Save, Serving, TuneRequest

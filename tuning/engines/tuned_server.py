@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ...engines.answers import LoadResult
-from ...engines.base import ServerEngine, Source, Start, written_files
 from ...engines.bundle import Bundle, Setup, digest_of
 from ...engines.command import hidden, typed
 from ...engines.load import SamplingParams, closed_loop
 from ...engines.sentinel import Reading, read_pace
 from ...engines.server import Measured, Server, ServerTimeouts, started
-from ...engines.table import ENGINES
+from ...engines.server_engine import ServerEngine, Source, Start, written_files
+from ...engines.setting import EngineDrafter
+from ...engines.table import SERVERS
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.served import PLAIN
 from ...profiler.prompt import Prompt
 from ...profiler.records.wire import from_json, to_json
-from ...runtime.engines.setting import EngineDrafter
 from .copies import mean_tokens_per_round
 
 WARM_UP_TOKENS = 16
@@ -199,7 +199,7 @@ def job_of(
     if not is_url and tuple(hidden(command)) != setup.command:
         raise RequestError(f"the bundle is of another command: {typed(setup.command)}; give that behind --")
     job = ServerJob(
-        engine=ENGINES[setup.engine],
+        engine=SERVERS[setup.engine],
         command=tuple(command),
         prompts=prompts,
         sampling=from_json(SamplingParams, setup.sampling),

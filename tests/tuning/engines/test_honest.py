@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
 from spectune.engines.load import SamplingParams, closed_loop
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.errors import RequestError
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompt import Prompt
@@ -27,7 +27,7 @@ from ...support.openai_program import VLLM, texts
 
 GREEDY = SamplingParams(max_tokens=32)
 JOB = ServerJob(
-    engine=ENGINES["llama.cpp"],
+    engine=SERVERS["llama.cpp"],
     command=("llama-server", "-np", "4"),
     prompts=texts(32),
     sampling=GREEDY,
@@ -138,7 +138,7 @@ def test_prompts_shorter_than_traffic_are_said() -> None:
 
 def test_a_server_that_runs_is_compared_with_the_traffic_that_it_had() -> None:
     long = [Prompt(text=f"{number} " + "a long prompt of many words " * 20) for number in range(MANY)]
-    job = replace(JOB, engine=ENGINES["vllm"], concurrencies=(4,), requests=8, sampling=replace(GREEDY, max_tokens=8))
+    job = replace(JOB, engine=SERVERS["vllm"], concurrencies=(4,), requests=8, sampling=replace(GREEDY, max_tokens=8))
     with started(job.engine, VLLM, ServerTimeouts(start_s=30.0)) as server:
         fresh = look(job, server, lambda what, share: None)
         closed_loop(server.address, long, 20, SamplingParams(max_tokens=2))

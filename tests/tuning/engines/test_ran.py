@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
 from spectune.engines.sentinel import Reading
+from spectune.engines.server_engine import Start
 from spectune.errors import MeasurementError
 from spectune.planner.engines.served import PLAIN
 from spectune.tuning.engines.pace import Paces, Reader, paces_by

@@ -10,7 +10,7 @@ from statistics import mean
 
 import numpy as np
 
-from spectune.engines.base import Start
+from spectune.engines.server_engine import Start
 from spectune.planner.engines.served import PLAIN
 from spectune.tuning.engines.served_race import ServedRace, race
 
