@@ -67,11 +67,11 @@ def doctor(args: DoctorArgs) -> None:
         prompts=None if args.no_measure else lambda: named_prompts(args.settings, args.prompts, "calibration"),
     )
     broken = [finding.name for finding in found.findings if finding.verdict == "broken"]
-    facts = {"is_sound": not broken} | _facts(found)
+    facts = _facts(found)
     shown = [_table(found, args.commands, is_brief=not args.settings.verbose)]
     if found.checkups:
         shown.append(_agreement(facts["agreement"]))
-    print_facts(facts, shown, as_json=args.as_json)
+    print_facts({"is_sound": not broken} | facts, shown, as_json=args.as_json)
     if broken:
         click.echo(f"Error: broken: {', '.join(broken)}; see what to do about each above", err=True)
         click.get_current_context().exit(1)
