@@ -29,7 +29,7 @@ COMING = {  # pages that are linked to before they are there
 def examples(text: str) -> list[list[str]]:
     """Return the words of every `spectune ...` line of a text, less the program's name and what follows a pipe."""
     lines = re.findall(r"(?:^|&& )[ $]*spectune (.+)", text.replace("\\\n", " "), re.MULTILINE)
-    return [shlex.split(re.split(r" (?:[|>]|&&) ", rest)[0], comments=True) for rest in lines]
+    return [shlex.split(re.split(r" (?:[|<>]|&&) ", rest)[0], comments=True) for rest in lines]
 
 
 def documented() -> list[list[str]]:

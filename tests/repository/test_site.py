@@ -105,3 +105,8 @@ def test_the_documents_are_all_pages() -> None:
     assert {f"docs/{path.relative_to(ROOT / 'docs').as_posix()}" for path in (ROOT / "docs").rglob("*.md")} <= {
         *DOCUMENTS
     }
+
+
+def test_ci_builds_the_site_by_the_version_of_the_extra() -> None:
+    (extra,) = re.findall(r"docs = \[\"(zensical==[\d.]+)\"\]", (ROOT / "pyproject.toml").read_text())
+    assert f"--quiet {extra} &&" in (ROOT / ".ci/run").read_text()
