@@ -17,7 +17,7 @@ from spectune.engines.running import own_dtype
 from ..support.engine_profiles import profiled, saved_models
 from ..support.llama_program import use_fake
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "engines.md").read_text()
 
 
 def refused(*words: str) -> str:

@@ -32,7 +32,7 @@ from ..support.engine_policies import POLICIES, cell_with, chains_by_batch, draf
 from ..support.lossy_runs import LOSSY
 from ..support.priced_cells import plan_with
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "engines.md").read_text()
 FORMS: tuple[DrafterForm, ...] = ("model", "eagle", "eagle3", "unknown")
 EXACTLY = {  # what an engine does as our own decoder does it: "KIND FORM", with the first or last recorded version
     "sglang": ("chain model", "chain eagle", "chain eagle3", "eagle2 model", "eagle2 eagle", "eagle2 eagle3"),

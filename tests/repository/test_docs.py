@@ -16,14 +16,14 @@ from spectune.cli.commands import COMMANDS
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "demo/models/README.md"),
-    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
 )
 
 
 def examples(text: str) -> list[list[str]]:
     """Return the words of every `spectune ...` line of a text, less the program's name and what follows a pipe."""
     lines = re.findall(r"(?:^|&& )[ $]*spectune (.+)", text.replace("\\\n", " "), re.MULTILINE)
-    return [shlex.split(re.split(r" (?:[|>]|&&) ", rest)[0], comments=True) for rest in lines]
+    return [shlex.split(re.split(r" (?:[|<>]|&&) ", rest)[0], comments=True) for rest in lines]
 
 
 def documented() -> list[list[str]]:
@@ -117,7 +117,7 @@ def anchors(text: str) -> set[str]:
 def test_links_between_documents_lead_somewhere(name: str) -> None:
     document = ROOT / name
     for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
-        target = document.parent / path if path else document
+        target = (document.parent / path).resolve() if path else document
         assert target.exists(), path
         assert not anchor or anchor in anchors(target.read_text()), f"{path}#{anchor}"
 

@@ -2,7 +2,8 @@
 
 Acceptance here is unconditional by position: the share of all rounds that accepted the first k drafted tokens. A round
 yields 1 + the sum over positions. Counters do not say at which text they were counted, so they are no acceptance trace:
-only chains no longer than those drafted follow from them. docs/import.md says what each of `READERS` converts.
+only chains no longer than those drafted follow from them. docs/reference/import-files.md says what each of `READERS`
+converts.
 """
 
 from __future__ import annotations
