@@ -18,7 +18,7 @@ import spectune
 from spectune.cli import main as program
 from spectune.cli.commands import GROUPS
 from spectune.runtime.engine.generator import Generator
-from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.settings import Completion, Event, GenerationSettings
 from spectune.runtime.plan_choice import Choice
 
@@ -107,7 +107,7 @@ def cell(text: str) -> str:
 
 def python_page() -> str:
     """Return the page of the public names and of what they return."""
-    called = [("spectune.load", spectune.load), *methods_of(Generator, "Generator"), *methods_of(Session, "Session")]
+    called = [("spectune.load", spectune.load), *methods_of(Generator, "Generator"), *methods_of(Scheduler, "Scheduler")]
     records = (GenerationSettings, Completion, Event, Choice)
     return "\n".join([PYTHON_TOP, *(call_of(*one) for one in called), *(record_of(one) for one in records)]) + "\n"
 
@@ -115,7 +115,7 @@ def python_page() -> str:
 def methods_of(owner: type, name: str) -> list[tuple[str, Callable[..., object]]]:
     """Return the public methods of a class that have an example or belong to a session."""
     own = [(each, what) for each, what in vars(owner).items() if callable(what) and not each.startswith("_")]
-    return [(f"{name}.{each}", what) for each, what in own if each in EXAMPLES or owner is Session]
+    return [(f"{name}.{each}", what) for each, what in own if each in EXAMPLES or owner is Scheduler]
 
 
 def call_of(name: str, what: Callable[..., object]) -> str:
