@@ -205,7 +205,7 @@ def cancelled_and_stepped(session: Scheduler, handle: int) -> None:
 @pytest.mark.parametrize(
     ("place", "owner", "name"),
     [
-        (0, Scheduler, "leave"),  # it is decoded, and its slot is given to another one
+        (0, CacheSlots, "leave"),  # it is decoded, and its slot is given to another one
         (0, Drafting, "keep_up"),
         (0, ModelDrafter, "move"),
         (0, Detokenizer, "finish"),
