@@ -67,7 +67,7 @@ def doctor(args: DoctorArgs) -> None:
         prompts=None if args.no_measure else lambda: named_prompts(args.settings, args.prompts, "calibration"),
     )
     broken = [finding.name for finding in found.findings if finding.verdict == "broken"]
-    facts = {"is_sound": not broken} | _facts(found)
+    facts: Json = {"is_sound": not broken} | _facts(found)
     shown = [_table(found, args.commands, is_brief=not args.settings.verbose)]
     if found.checkups:
         shown.append(_agreement(facts["agreement"]))
