@@ -79,7 +79,7 @@ MUTATIONS: dict[str, tuple[str, Callable[[Path, Along], Path]]] = {
     "states of the token itself": ("shift", lambda place, by: fitted_head(place, by.target, by.texts, lag=-1)),
     "base of RoPE": ("rope", lambda place, _: mutated(place, "medium", said=rope(100.0))),
 }
-QUICK = ("a layer less", "states of the token two before", "ids one further")
+QUICK = ("a layer less", "states of the token two before")
 CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MUTATIONS]
 
 
