@@ -48,22 +48,29 @@ def reading(folder: Path, *reads: int) -> Path:
 
 
 def fitted_head(
-    folder: Path, target: LeanModel, texts: Sequence[OwnText], *, lag: int = 0, is_normed: bool = True
+    folder: Path,
+    target: LeanModel,
+    texts: Sequence[OwnText],
+    *,
+    lag: int = 0,
+    is_normed: bool = True,
+    layer: int | None = None,
 ) -> Path:
     """Write a head of form EAGLE-1 that says the texts exactly: its layer adds nothing, its `fc` interpolates.
 
-    `lag` and `is_normed` say with which states it was fitted, as `TriedHead.fed` feeds them.
+    `lag`, `is_normed` and `layer` (None: the last) say with which states it was fitted, as `TriedHead.fed` feeds them;
+    its config.json says nothing of them.
     """
     states, last = TextStates(target), len(target.anatomy.layers)
     inputs, wanted = [], []
     for text in texts:
         tokens, first = text.read, len(text.request.prompt)
-        after = states.along(tokens)[:, last]
+        along = states.along(tokens)
         rows = torch.arange(first, len(tokens))
-        fed = after[(rows - lag).clamp(min=0)]
+        fed = along[(rows - lag).clamp(min=0), last if layer is None else layer]
         embedded = target.embed(torch.tensor([tokens]))[rows]
         inputs.append(torch.cat((embedded, target.final_norm(fed) if is_normed else fed), dim=-1))
-        wanted.append(target.final_norm(after[rows + 1]))
+        wanted.append(target.final_norm(along[rows + 1, last]))
     left, right = torch.cat(inputs).double(), torch.cat(wanted).double()
     fc = (torch.linalg.pinv(left) @ right).T.float()
     config = json.loads((DEMO / "eagle3" / CONFIG).read_text())
