@@ -21,7 +21,7 @@ from .readings import findings_of as device_findings
 if TYPE_CHECKING:
     from ..profiler.prompts import Prompt
     from ..tuning.doctor.checkup import Checkup
-    from ..tuning.doctor.finding import Finding as Found
+    from ..tuning.doctor.finding import DrafterFinding
 
 MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
 OF_RUN = re.compile(r"extra == ['\"]run['\"]")  # what measures and decodes, which plans do without
@@ -256,7 +256,7 @@ def _fit(name: str, target: Path | None, place: Path) -> Finding:
     return Finding(name=f"drafter {name}", seen=f"{role}, can be computed")
 
 
-def _shown(name: str, found: Found) -> Finding:
+def _shown(name: str, found: DrafterFinding) -> Finding:
     return Finding(name=f"drafter {name}: {found.check}", seen=found.seen, verdict=found.severity, advice=found.advice)
 
 

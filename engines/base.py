@@ -37,7 +37,7 @@ def values_of(options: Sequence[Option]) -> Mapping[str, Any]:  # Any: each has 
     return {name: value for _, name, value in options}
 
 
-class Engine(ABC):
+class ExportEngine(ABC):
     """The part `export.py` of an engine's folder; its options stand in `schema.json` beside it."""
 
     name: ClassVar[str]  # as in `table.py`

@@ -14,7 +14,7 @@ from ..planner.search.restricted import Staged
 from ..planner.strategies import TreePolicy
 from ..planner.strategies.plain import PlainPolicy
 from ..profiler.gguf_file import is_gguf
-from .base import Engine
+from .base import ExportEngine
 from .rates import PLAIN, Rates, offers_of, plain_offer
 from .regime import measured_in
 from .schedule import EngineOffer, OfferSchedule, best_line, is_allowed, schedule_of
@@ -80,13 +80,13 @@ class Exported:
             raise PlanError(f"an export as planned drops nothing, got {len(self.dropped)} dropped cells")
 
 
-def expressible(engine: Engine, plan: Plan, drafters: Drafters, version: str) -> dict[Staged, Setting]:
+def expressible(engine: ExportEngine, plan: Plan, drafters: Drafters, version: str) -> dict[Staged, Setting]:
     """Return all that an engine can run with a plan's drafters: its own grid and the plan's policies."""
     return _able(_answers(engine, plan, drafters, version))
 
 
 def export_plan(
-    plan: Plan, engine: Engine, drafters: Drafters, *, target: str, version: str | None, rates: Rates
+    plan: Plan, engine: ExportEngine, drafters: Drafters, *, target: str, version: str | None, rates: Rates
 ) -> Exported:
     """Return the plan as the engine can run it.
 
@@ -123,7 +123,7 @@ def export_plan(
 
 
 def _answers(
-    engine: Engine, plan: Plan, drafters: Drafters, version: str, more: Iterable[Staged] = ()
+    engine: ExportEngine, plan: Plan, drafters: Drafters, version: str, more: Iterable[Staged] = ()
 ) -> dict[Staged, Setting | str]:
     staged: dict[Staged, None] = {}
     for name in (LOOKUP, *drafters):
@@ -138,7 +138,7 @@ def _answers(
 
 
 def _answer(
-    engine: Engine, plan: Plan, policy: TreePolicy, drafter: EngineDrafter | None, version: str
+    engine: ExportEngine, plan: Plan, policy: TreePolicy, drafter: EngineDrafter | None, version: str
 ) -> Setting | str:
     """Return how an engine runs a policy at the plan's temperature, without deviation if the plan measured that."""
     if drafter is not None and drafter.refused:
@@ -155,7 +155,7 @@ def _able(answers: Answers) -> dict[Staged, Setting]:
     return {one: setting for one, setting in answers.items() if isinstance(setting, Setting)}
 
 
-def _is_own(plan: Plan, engine: Engine) -> bool:
+def _is_own(plan: Plan, engine: ExportEngine) -> bool:
     measured = measured_in(plan)
     return measured is not None and measured.engine == engine.name
 
@@ -174,7 +174,7 @@ def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> OfferSchedule | 
     return OfferSchedule(offers=taken, score=0.0) if is_allowed(taken) else None
 
 
-def _schedule(line: OfferSchedule, plan: Plan, engine: Engine) -> Schedule:
+def _schedule(line: OfferSchedule, plan: Plan, engine: ExportEngine) -> Schedule:
     serving = EngineConditions(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
     gpu = plan.device.name if plan.device.kind == "cuda" and serving is None else ""
     return replace(schedule_of(line), serving=serving, temperature=plan.temperature, dtype=plan.dtype, gpu=gpu)
@@ -269,7 +269,7 @@ def _kept(dropped: Sequence[Dropped], cells: int) -> float | None:
     return math.exp(sum(math.log1p(-loss) for loss in losses if loss is not None) / cells)
 
 
-def _notes(line: OfferSchedule, plan: Plan, engine: Engine, target: str) -> tuple[str, ...]:
+def _notes(line: OfferSchedule, plan: Plan, engine: ExportEngine, target: str) -> tuple[str, ...]:
     setting, measured = line.setting, measured_in(plan)
     differs = () if setting is None or not setting.differs else (setting.differs,)
     if is_gguf(target) and engine.name != LLAMA_CPP:

@@ -3,7 +3,7 @@
   facts -> settings worth a look -> a context per setting -> texts in turns -> counters
 
 An engine is bound to its models when it is made (see `running.py`). A context starts it with one setting, made
-by its export's `Engine.setting`, so that the measured setting is the exported one. Entering it loads and warms
+by its export's `ExportEngine.setting`, so that the measured setting is the exported one. Entering it loads and warms
 up the models, leaving it frees their memory. Up to `most_open` are measured in turns; only one decodes at a time.
 
 A round is one forward of the target behind a text's first token; it emits one token of its own and the accepted ones.

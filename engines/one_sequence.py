@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import MeasurementError
 from ..planner.strategies import TreePolicy
 from ..planner.strategies.lookup import LookupPolicy
-from .base import Engine
+from .base import ExportEngine
 from .measured import EngineCounters, EngineLoad
 from .setting import OF_LLAMA_CPP, EngineDrafter, Setting
 
@@ -14,7 +14,7 @@ NGRAM_LENGTHS = (2, 4, 8)  # tokens copied behind one
 WARM_UP_TOKENS = 8
 
 
-def measurable(engine: Engine, version: str, policy: TreePolicy, drafter: EngineDrafter | None = None) -> Setting:
+def measurable(engine: ExportEngine, version: str, policy: TreePolicy, drafter: EngineDrafter | None = None) -> Setting:
     """Return the setting of an exported policy, `drafter` None for text; MeasurementError if there is none."""
     found = engine.setting(policy, drafter, version)
     if isinstance(found, str):
@@ -22,7 +22,7 @@ def measurable(engine: Engine, version: str, policy: TreePolicy, drafter: Engine
     return found
 
 
-def lookups(engine: Engine, version: str) -> list[Setting]:
+def lookups(engine: ExportEngine, version: str) -> list[Setting]:
     """Return a few lengths of prompt lookup, the simplest first."""
     return [
         measurable(engine, version, LookupPolicy(length=length, max_ngram=ngram, occurrence="first"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from .base import Engine
+    from .base import ExportEngine
     from .conversion import EngineModelFormat
     from .counters import CounterNames
     from .measured import EngineStart
@@ -55,7 +55,7 @@ class EngineParts(Mapping[str, Part]):
         return len(self._names)
 
 
-ENGINES: Mapping[str, Engine] = EngineParts("export")  # what each runs of a plan, and as which settings
+ENGINES: Mapping[str, ExportEngine] = EngineParts("export")  # what each runs of a plan, and as which settings
 SERVERS: Mapping[str, ServerEngine] = EngineParts("server")  # that are started or reached, put under load and tuned
 COUNTERS: Mapping[str, CounterNames] = EngineParts("counters")  # of the servers with a Prometheus page
 RUNNING: Mapping[str, EngineStart] = EngineParts("running")  # that run here, to be profiled, planned for and validated

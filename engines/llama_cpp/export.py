@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..base import Engine, Option, Written
+from ..base import ExportEngine, Option, Written
 from ..conversion import conversions, drafter_named
 from ..grids import CHAINS, CONFIDENT, LOOKUPS
 from ..schema import schema_of
@@ -32,7 +32,7 @@ OLD = {  # names before draft types had one
 NGRAM, MAPPED = "ngram-simple", "ngram-map-k"
 
 
-class LlamaCpp(Engine):
+class LlamaCpp(ExportEngine):
     """llama.cpp's server."""
 
     name = "llama.cpp"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..base import Engine, Option, Rule, Written, values_of
+from ..base import ExportEngine, Option, Rule, Written, values_of
 from ..conversion import conversions, drafter_named
 from ..grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from ..one_sequence import first_lookup
@@ -61,7 +61,7 @@ print(pipeline.generate(sys.argv[1], config))
 '''
 
 
-class OpenVINO(Engine):
+class OpenVINO(ExportEngine):
     """OpenVINO GenAI's pipeline with continuous batching."""
 
     name = "openvino"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..base import Engine, Option, Rule, Written, served, values_of
+from ..base import ExportEngine, Option, Rule, Written, served, values_of
 from ..grids import CHAINS, LOOKUPS, TREES
 from ..schema import schema_of
 from ..setting import OF_LLAMA_CPP, PADS, EngineDrafter, Schedule, Setting, with_likeliest
@@ -45,7 +45,7 @@ MORE = (
 TRIE = "NGRAM: its trie covers all requests and follows frequent continuations; the lookup that was priced copies one"
 
 
-class SGLang(Engine):
+class SGLang(ExportEngine):
     """SGLang's server."""
 
     name = "sglang"

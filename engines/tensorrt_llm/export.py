@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..base import Engine, Option, Rule, Written, values_of
+from ..base import ExportEngine, Option, Rule, Written, values_of
 from ..grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
 from ..setting import OF_LLAMA_CPP, PADS, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest
 
@@ -30,7 +30,7 @@ WARM = (
 )
 
 
-class TensorRTLLM(Engine):
+class TensorRTLLM(ExportEngine):
     """TensorRT-LLM's server, PyTorch backend."""
 
     name = "tensorrt-llm"

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..base import Engine, Option, Written
+from ..base import ExportEngine, Option, Written
 from ..grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from ..one_sequence import first_lookup
 from ..schema import schema_of
@@ -70,7 +70,7 @@ LOADED = (*SERVED, "float64")  # number formats that torch has
 NOT_LOADED = "torch has no such format, and the program computes in what the checkpoint's config.json says"
 
 
-class Transformers(Engine):
+class Transformers(ExportEngine):
     """transformers' `generate`."""
 
     name = "transformers"

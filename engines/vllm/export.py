@@ -16,7 +16,7 @@ from ...planner.strategies import TreePolicy
 from ...planner.strategies.automaton import LONGEST_MATCH
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..base import Engine, Option, Rule, Written, served, values_of
+from ..base import ExportEngine, Option, Rule, Written, served, values_of
 from ..grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from ..schema import schema_of
 from ..setting import OF_LLAMA_CPP, PADDED, EngineDrafter, Knobs, Off, Schedule, Setting, Stage, with_likeliest
@@ -61,7 +61,7 @@ WRONG_DRAWS = (
 ARCTIC = "vLLM refuses suffix decoding without Arctic Inference: pip install the release of arctic-inference it names"
 
 
-class VLLM(Engine):
+class VLLM(ExportEngine):
     """vLLM's server."""
 
     name = "vllm"

@@ -16,12 +16,12 @@ FOLDER = {  # what `engines/scripted/` holds
     "__init__.py": '"""An engine that is there for a test."""\n',
     "export.py": """
 from ...planner.strategies.chain import ChainPolicy
-from ..base import Engine, Written
+from ..base import ExportEngine, Written
 from ..grids import CHAINS
 from ..setting import Setting
 
 
-class Scripted(Engine):
+class Scripted(ExportEngine):
     name = "scripted"
 
     def setting(self, policy, drafter, version):

@@ -17,7 +17,7 @@ DEPTH = 4  # tokens of a chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class DepthAgreement:
     """What a drafter's greedy chains have in common with the target's text."""
 
     hits: Bools  # (positions,), whether the first token is the target's
@@ -25,7 +25,7 @@ class Agreement:
     reached: tuple[int, ...]  # by depth: positions at which those before them are
 
 
-def agreement(drafter: CausalModel, texts: Sequence[OwnText], depth: int = DEPTH) -> Agreement:
+def agreement(drafter: CausalModel, texts: Sequence[OwnText], depth: int = DEPTH) -> DepthAgreement:
     """Return the agreement of chains of `depth` tokens behind every position of the texts."""
     reading = _pass(drafter, texts)
     hits = np.concatenate([_hits_along(reading, text, depth) for text in texts])  # -1: behind the end of a text
@@ -38,7 +38,7 @@ def agreement(drafter: CausalModel, texts: Sequence[OwnText], depth: int = DEPTH
         reached.append(int(so_far.sum()))
         so_far &= level == 1
         shares.append(int(so_far.sum()) / reached[-1])
-    return Agreement(hits=hits[:, 0] == 1, shares=tuple(shares), reached=tuple(reached))
+    return DepthAgreement(hits=hits[:, 0] == 1, shares=tuple(shares), reached=tuple(reached))
 
 
 def first_hits(drafter: CausalModel, texts: Sequence[OwnText], offset: int = 0) -> Bools:

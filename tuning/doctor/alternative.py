@@ -13,7 +13,7 @@ DEVIATIONS = 3.0  # of the difference, that it is away from none: some twenty re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class OtherReading:
     """One other reading."""
 
     check: str  # the kind of cause: "layers", "shift", "norm", "order", "rope", "vocabulary", "template", "embeddings"
@@ -26,7 +26,7 @@ class Alternative:
 class Repair:
     """The alternative that agrees most, where it does so beyond chance."""
 
-    alternative: Alternative
+    alternative: OtherReading
     share: float
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from ...planner.kernels.arrays import Bools
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import require_lean
-from .alternative import Alternative, Repair, gains
+from .alternative import OtherReading, Repair, gains
 from .head_causes import HeadReadings
 from .model_causes import model_alternatives
 from .own_text import OwnText
 from .pair import Pair
 
-Round = Callable[[], Iterator[Alternative]]
+Round = Callable[[], Iterator[OtherReading]]
 TRIES_S = 20.0  # seconds after which no further reading is begun
 
 
@@ -39,7 +39,7 @@ def likely_cause(
     return None
 
 
-def _best(alternatives: Iterator[Alternative], own: Bools, until: float) -> Repair | None:
+def _best(alternatives: Iterator[OtherReading], own: Bools, until: float) -> Repair | None:
     best: Repair | None = None
     for alternative in alternatives:
         hits = alternative.hits()

@@ -13,10 +13,10 @@ from ...runtime.models.drafter_shapes import RECYCLING, block_shape, is_recyclin
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.loading import load_model
 from ..family import torch_device
-from .agreement import Agreement, agreement
+from .agreement import DepthAgreement, agreement
 from .alternative import Repair
 from .causes import likely_cause
-from .finding import Finding
+from .finding import DrafterFinding
 from .own_text import OwnText, own_texts
 from .pair import Pair
 from .usual import USUAL, Usual
@@ -33,7 +33,7 @@ class Checkup:
     """One drafter along the target's own text."""
 
     name: str
-    found: Agreement
+    found: DepthAgreement
     usual: Usual
     repair: Repair | None
 
@@ -76,20 +76,20 @@ def _kind(pair: Pair) -> str:
     return RECYCLING if is_recycling(pair.drafter) else block_shape(pair.drafter).kind
 
 
-def findings_of(done: Checkup) -> Iterator[Finding]:
+def findings_of(done: Checkup) -> Iterator[DrafterFinding]:
     """Yield the agreement, and the likely cause where another reading agrees more."""
     share, repair = float(done.found.hits.mean()), done.repair
     low, high = done.usual.at(1)
     usual = f"{low:.0%} to {high:.0%}" if low < high else f"{low:.0%}"
     is_short = done.falls_short
-    yield Finding(
+    yield DrafterFinding(
         check="agreement",
         seen=f"{share:.0%} of {len(done.found.hits)} first tokens are the target's; usual are {usual}",
         severity="note" if is_short else "ok",
         advice="" if not is_short else "see the likely cause" if repair else TRAIN,
     )
     if repair is not None:
-        yield Finding(
+        yield DrafterFinding(
             check=repair.alternative.check,
             seen=f"likely cause: {repair.share:.0%} instead of {share:.0%} with {repair.alternative.reading}",
             severity="note",

@@ -9,7 +9,7 @@ Severity = Literal["ok", "note", "broken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DrafterFinding:
     """One thing that was checked; a note costs tokens per round, what is broken cannot be loaded."""
 
     check: str  # the kind of check: "format", "layers", ...

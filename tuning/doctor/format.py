@@ -9,23 +9,23 @@ from ...profiler.gguf_file import is_gguf, read_gguf
 from ...profiler.identity import require_no_adapter
 from ...runtime.models.eagle_shape import LAYER
 from ...runtime.models.formats import require_known_format
-from .finding import Finding
+from .finding import DrafterFinding
 from .pair import Pair
 
 FORMS = {"eagle": "EAGLE-1", "eagle3": "EAGLE-3"}
 BESIDE = {"block": "a block drafter of spectune train", "self": "an exit drafter of spectune train"}
 
 
-def check_format(pair: Pair) -> Iterator[Finding]:
+def check_format(pair: Pair) -> Iterator[DrafterFinding]:
     """Yield the format; what is no drafter that can be read is broken."""
     for check, require in (("adapter", require_no_adapter), ("format", require_known_format)):
         try:
             require(pair.drafter)
         except ModelError as error:
             seen, _, advice = str(error).partition("; ")
-            yield Finding(check=check, seen=seen, severity="broken", advice=advice)
+            yield DrafterFinding(check=check, seen=seen, severity="broken", advice=advice)
             return
-    yield Finding(check="format", seen=", ".join(part for part in (_format(pair), _version(pair)) if part))
+    yield DrafterFinding(check="format", seen=", ".join(part for part in (_format(pair), _version(pair)) if part))
 
 
 def _format(pair: Pair) -> str:

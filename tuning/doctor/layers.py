@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ...runtime.models.config_file import LAYER_IDS, OWN
 from ...runtime.models.drafter_shapes import block_shape, is_block
-from .finding import Finding
+from .finding import DrafterFinding
 from .pair import Pair
 
 
-def check_layers(pair: Pair) -> Iterator[Finding]:
+def check_layers(pair: Pair) -> Iterator[DrafterFinding]:
     """Yield the layers that are read; such as the target does not have are broken."""
     if pair.role == "head":
         reads = pair.head.reads_of(pair.sizes.layers)
@@ -21,11 +21,11 @@ def check_layers(pair: Pair) -> Iterator[Finding]:
         return
     shown, layers = ", ".join(map(str, reads)), pair.sizes.layers
     if not 0 <= min(reads) <= max(reads) <= layers:
-        yield Finding(
+        yield DrafterFinding(
             check="layers",
             seen=f"reads states after {shown} layers, and the target has {layers}",
             severity="broken",
             advice="give the drafter of this target, or mend the layers in its config.json",
         )
     else:
-        yield Finding(check="layers", seen=f"reads states after {shown} of {layers} layers, {whence}")
+        yield DrafterFinding(check="layers", seen=f"reads states after {shown} of {layers} layers, {whence}")

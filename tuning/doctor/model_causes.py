@@ -19,7 +19,7 @@ from ...runtime.models.kv_cache import KeyValueCache
 from ...runtime.models.lean import LeanModel
 from ...runtime.models.vocabulary import FittedModel
 from .agreement import first_hits
-from .alternative import Alternative
+from .alternative import OtherReading
 from .own_text import PROMPT_TOKENS, OwnText
 from .pair import Pair
 from .positions import rope_theta
@@ -28,7 +28,7 @@ BASES = (1e4, 5e5, 1e6)  # of RoPE, that models are published with
 OFFSETS = (1, -1, 2, -2)  # of ids
 
 
-def model_alternatives(pair: Pair, drafter: CausalModel, texts: Sequence[OwnText]) -> Iterator[Alternative]:
+def model_alternatives(pair: Pair, drafter: CausalModel, texts: Sequence[OwnText]) -> Iterator[OtherReading]:
     """Yield other readings of a draft model, the likeliest first."""
     if pair.tokenizers is not None:
         yield from _prompts(drafter, texts, *pair.tokenizers)
@@ -36,14 +36,14 @@ def model_alternatives(pair: Pair, drafter: CausalModel, texts: Sequence[OwnText
     for base in dict.fromkeys((*([target] if target else []), *BASES)) if own else ():
         other = with_base(drafter, base)
         if base != own and other is not None:
-            yield Alternative(
+            yield OtherReading(
                 check="rope",
                 reading=f"RoPE of base {base:,.0f}",
                 advice=f"say rope_theta: {base:.0f} in its config.json, or give the folder as it was published",
                 hits=partial(first_hits, other, texts),
             )
     for offset in OFFSETS:
-        yield Alternative(
+        yield OtherReading(
             check="vocabulary",
             reading=f"rows of its tables {offset:+d} from the tokens' ids",
             advice="its embeddings lie beside their tokens: save it again with its own tokenizer",
@@ -53,7 +53,7 @@ def model_alternatives(pair: Pair, drafter: CausalModel, texts: Sequence[OwnText
 
 def _prompts(
     drafter: CausalModel, texts: Sequence[OwnText], target: PreTrainedTokenizerBase, own: PreTrainedTokenizerBase
-) -> Iterator[Alternative]:
+) -> Iterator[OtherReading]:
     """Yield the prompts as the drafter's own tokenizer writes them, where that differs."""
     try:
         written = [last_tokens(encode_prompt(text.prompt, own), PROMPT_TOKENS, own) for text in texts]
@@ -63,7 +63,7 @@ def _prompts(
         return
     others = [text.behind(prompt) for prompt, text in zip(written, texts, strict=True)]
     is_chat = any(text.prompt.messages for text in texts) and own.chat_template != target.chat_template
-    yield Alternative(
+    yield OtherReading(
         check="template" if is_chat else "special tokens",
         reading="prompts by its own chat template" if is_chat else "prompts as its own tokenizer begins them",
         advice="choose a drafter that was trained with the target's prompts, or train it on the target's texts",

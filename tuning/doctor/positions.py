@@ -8,11 +8,11 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ..positions import longest_context, notes_of_reach
-from .finding import Finding
+from .finding import DrafterFinding
 from .pair import Pair
 
 
-def check_positions(pair: Pair) -> Iterator[Finding]:
+def check_positions(pair: Pair) -> Iterator[DrafterFinding]:
     """Yield position limits and RoPE of both; a drafter that ends earlier than its target is worth a note."""
     if pair.role == "draft":
         notes = notes_of_reach(pair.target, {pair.name: pair.drafter})
@@ -24,12 +24,14 @@ def check_positions(pair: Pair) -> Iterator[Finding]:
     else:
         return
     for note in notes:
-        yield Finding(check="positions", seen=note, severity="note", advice="keep to shorter texts")
+        yield DrafterFinding(check="positions", seen=note, severity="note", advice="keep to shorter texts")
     if not notes:
         told = f"{own:,} positions" if own else "positions as the target's"
-        yield Finding(check="positions", seen=f"{told}, the target {longest_context(pair.target):,}")
+        yield DrafterFinding(check="positions", seen=f"{told}, the target {longest_context(pair.target):,}")
     seen, target = rope_told(config), rope_told(pair.target_config)
-    yield Finding(check="rope", seen=seen + (" as the target's" if seen == target else f", the target's {target}"))
+    yield DrafterFinding(
+        check="rope", seen=seen + (" as the target's" if seen == target else f", the target's {target}")
+    )
 
 
 def rope_theta(config: PreTrainedConfig) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import SpectuneError
-from .finding import Finding
+from .finding import DrafterFinding
 from .format import check_format
 from .layers import check_layers
 from .numbers import check_numbers
@@ -16,7 +16,7 @@ from .template import check_template
 from .vocabulary import check_vocabulary
 from .widths import check_widths
 
-Check = Callable[[Pair], Iterator[Finding]]
+Check = Callable[[Pair], Iterator[DrafterFinding]]
 CHECKS: tuple[Check, ...] = (
     check_format,
     check_numbers,
@@ -28,7 +28,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def file_findings(name: str, target: Path, drafter: Path) -> Iterator[Finding]:
+def file_findings(name: str, target: Path, drafter: Path) -> Iterator[DrafterFinding]:
     """Yield what the files of a target and a drafter show; no weight is read.
 
     A check whose files cannot be read yields nothing: whoever loads them says what is wrong.

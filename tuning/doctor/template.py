@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from ...errors import SpectuneError
 from ...profiler.prompt import Message, conversation
 from ...runtime.engine.prompts import encode_prompt
-from .finding import Finding
+from .finding import DrafterFinding
 from .pair import Pair
 
 SAMPLE = conversation(
@@ -22,7 +22,7 @@ SAMPLE = conversation(
 SPECIAL = ("bos_token", "eos_token")
 
 
-def check_template(pair: Pair) -> Iterator[Finding]:
+def check_template(pair: Pair) -> Iterator[DrafterFinding]:
     """Yield special tokens that differ, which does not matter, and chat templates that write other tokens."""
     if pair.role != "draft" or pair.tokenizers is None:
         return
@@ -30,14 +30,16 @@ def check_template(pair: Pair) -> Iterator[Finding]:
     differ = [name for name in SPECIAL if getattr(target, name) != getattr(drafter, name)]
     told = [f"{name} {getattr(drafter, name)!r}, the target's {getattr(target, name)!r}" for name in differ]
     why = "; does not matter: drafts continue the target's tokens" if told else ""
-    yield Finding(check="special tokens", seen=("; ".join(told) or "as the target's") + why)
+    yield DrafterFinding(check="special tokens", seen=("; ".join(told) or "as the target's") + why)
     if not (target.chat_template and drafter.chat_template):
         lacking = "the target" if drafter.chat_template else "the drafter" if target.chat_template else "neither"
-        yield Finding(check="template", seen=f"{lacking} has {'a' if lacking == 'neither' else 'no'} chat template")
+        yield DrafterFinding(
+            check="template", seen=f"{lacking} has {'a' if lacking == 'neither' else 'no'} chat template"
+        )
     elif (own := _written(drafter)) is None or own == _written(target):
-        yield Finding(check="template", seen="writes the target's tokens")
+        yield DrafterFinding(check="template", seen="writes the target's tokens")
     else:
-        yield Finding(
+        yield DrafterFinding(
             check="template",
             seen="the drafter's chat template writes other tokens than the target's, behind which it drafts",
             severity="note",

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ...runtime.models.head_tensors import CAN_DRAFT, DRAFTED, stored_tables
 from ...runtime.models.vocabulary import added_tokens, numbered_tokens, tokens_apart
-from .finding import Finding
+from .finding import DrafterFinding
 from .pair import Pair
 
 SHOWN = 5  # tokens
 ONE_VOCABULARY = "give a drafter with the target's tokenizer; a server may translate: spectune tune -- COMMAND"
 
 
-def check_vocabulary(pair: Pair) -> Iterator[Finding]:
+def check_vocabulary(pair: Pair) -> Iterator[DrafterFinding]:
     """Yield sizes and differences of the vocabularies, and whether they matter."""
     if pair.role == "draft":
         yield from _of_model(pair)
@@ -24,12 +24,12 @@ def check_vocabulary(pair: Pair) -> Iterator[Finding]:
         yield from _of_head(pair)
 
 
-def _of_model(pair: Pair) -> Iterator[Finding]:
+def _of_model(pair: Pair) -> Iterator[DrafterFinding]:
     rows, target_rows = int(pair.drafter_config.vocab_size), int(pair.target_config.vocab_size)
     sizes = f"{rows:,} rows, the target's {target_rows:,}"
     if pair.tokenizers is None:
         is_equal = rows == target_rows
-        yield Finding(
+        yield DrafterFinding(
             check="vocabulary",
             seen=f"{sizes}; without both tokenizers only sizes are compared",
             severity="ok" if is_equal else "broken",
@@ -40,12 +40,12 @@ def _of_model(pair: Pair) -> Iterator[Finding]:
     apart = tokens_apart(numbered, drafted)
     if not apart:
         padding = "" if rows == target_rows else "; the rest of the rows is padding, which does not matter"
-        yield Finding(check="vocabulary", seen=f"{sizes}, {len(numbered):,} tokens numbered alike{padding}")
+        yield DrafterFinding(check="vocabulary", seen=f"{sizes}, {len(numbered):,} tokens numbered alike{padding}")
         return
     added = added_tokens(str(pair.target)) | added_tokens(str(pair.drafter))
     special = sum(text in added for text in apart)
     shown = ", ".join(map(repr, apart[:SHOWN]))
-    yield Finding(
+    yield DrafterFinding(
         check="vocabulary",
         seen=f"{sizes}; {len(apart):,} tokens differ, {special:,} of them added ones: {shown}",
         severity="broken",
@@ -53,13 +53,13 @@ def _of_model(pair: Pair) -> Iterator[Finding]:
     )
 
 
-def _of_head(pair: Pair) -> Iterator[Finding]:
+def _of_head(pair: Pair) -> Iterator[DrafterFinding]:
     tables = stored_tables(pair.drafter)
     target = pair.sizes.vocabulary
     drafted = pair.written.get("draft_vocab_size") or (len(tables[DRAFTED]) if DRAFTED in tables else target)
     if DRAFTED not in tables:
         is_all = drafted == target
-        yield Finding(
+        yield DrafterFinding(
             check="vocabulary",
             seen=f"drafts {drafted:,} of {target:,} tokens" + ("" if is_all else f", and no {DRAFTED} says which"),
             severity="ok" if is_all else "broken",
@@ -67,7 +67,7 @@ def _of_head(pair: Pair) -> Iterator[Finding]:
         )
         return
     if _holds_ids(tables, target):
-        yield Finding(
+        yield DrafterFinding(
             check="vocabulary",
             seen=f"{DRAFTED} holds ids of tokens where offsets from draft ids belong",
             severity="broken",
@@ -75,7 +75,7 @@ def _of_head(pair: Pair) -> Iterator[Finding]:
         )
         return
     share = f"drafts {drafted:,} of {target:,} tokens; the others are never drafted"
-    yield Finding(check="vocabulary", seen=share)
+    yield DrafterFinding(check="vocabulary", seen=share)
 
 
 def _holds_ids(tables: dict[str, Tensor], target: int) -> bool:
