@@ -55,7 +55,7 @@ EXAMPLES = {
     "chat": 'print(model.chat([{"role": "user", "content": "What is a KV cache?"}]).text)',
     "stream": 'for piece in model.stream("def main("):\n    print(piece, end="")',
     "stream_chat": 'for piece in model.stream_chat([{"role": "user", "content": "Hi"}]):\n    print(piece, end="")',
-    "session": "session = model.session(slots=4)\nfirst = session.submit('def main(')\n"
+    "session": "session = model.session(slots=4)\nfirst = session.submit(\"def main(\")\n"
     "for event in session.events():\n    print(event.handle, event.piece)",
 }
 
@@ -107,7 +107,11 @@ def cell(text: str) -> str:
 
 def python_page() -> str:
     """Return the page of the public names and of what they return."""
-    called = [("spectune.load", spectune.load), *methods_of(Generator, "Generator"), *methods_of(Scheduler, "Scheduler")]
+    called = [
+        ("spectune.load", spectune.load),
+        *methods_of(Generator, "Generator"),
+        *methods_of(Scheduler, "Scheduler"),
+    ]
     records = (GenerationSettings, Completion, Event, Choice)
     return "\n".join([PYTHON_TOP, *(call_of(*one) for one in called), *(record_of(one) for one in records)]) + "\n"
 
