@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Self
 
-RUN_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "jinja2")  # of the extra `run`
+RUN_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub")  # of the extra `run`
 
 
 class SpectuneError(Exception):

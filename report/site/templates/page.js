@@ -1,19 +1,3 @@
-"""What scripts add to the pages; everything can be read without them.
-
-Charts say what is under the pointer or focus, arrow keys move between marks, axes may be spaced the other way, and
-readers may choose batches and contexts. The choice of light or dark is remembered.
-"""
-
-from __future__ import annotations
-
-THEME_SCRIPT = """
-try {
-  const kept = localStorage.getItem("spectune-theme");
-  if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
-} catch (error) { /* storage is closed to this page */ }
-"""
-
-SCRIPT = """
 "use strict";
 (() => {
 const root = document.documentElement;
@@ -128,7 +112,7 @@ function draw(svg, isOther) {
   }
   for (const mark of svg.querySelectorAll("[data-at]")) {
     const [at, height] = mark.dataset.at.split(" ").map(Number);
-    const old = mark.getAttribute("transform").match(/[-\\d.]+/g).map(Number);
+    const old = mark.getAttribute("transform").match(/[-\d.]+/g).map(Number);
     mark.setAttribute("transform", `translate(${point(x(at), height === undefined ? old[1] : y(height))})`);
   }
   const labels = [...svg.querySelectorAll(".label:not([hidden])")].map((label) => {
@@ -183,4 +167,3 @@ addEventListener("beforeprint", () => {
 });
 addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
 })();
-"""
