@@ -186,7 +186,7 @@ STRAY = 3.0  # times the middle round: what takes longer meets a capture, a comp
 
 
 class Pace:
-    """Notes what the rounds of one text take, and tells whoever else watches."""
+    """Notes what the rounds of one text take, and passes it to other observers."""
 
     def __init__(self, watch: RoundObserver | None) -> None:
         """Stand before a watch."""

@@ -32,7 +32,7 @@ NO_SERVER = "is of a server; give one with --engine, and --server URL or -- COMM
 
 
 def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequence[Prompt], asked: Json) -> ServerJob:
-    """Return the loads that were asked for; UsageError unless there is a command or a URL, and not both."""
+    """Return the requested loads; UsageError unless there is a command or a URL, and not both."""
     from ..engines.load import SamplingParams
     from ..engines.server import ServerTimeouts
     from ..tuning.engines.tuned_server import ServerJob

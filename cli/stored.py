@@ -28,7 +28,7 @@ VERIFY = "verify"  # role of a target's forwards over drafts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One record: as it is kept, as facts for programs, as tables and a picture for people."""
+    """One record: as it is stored, as facts for programs, as tables and a picture for people."""
 
     document: str
     facts: Json

@@ -60,7 +60,7 @@ class ExportEngine(ABC):
 
     @abstractmethod
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
-        """Return the configuration of a schedule of its own settings; one measured in it runs the same way again."""
+        """Return the configuration of a schedule of the engine's settings; one measured in it runs the same way."""
 
     def rules(self, options: Sequence[Option]) -> Iterable[Rule]:
         """Return what options, each valid by its schema, must be to each other."""

@@ -141,7 +141,7 @@ class Counts:
 
 
 def since(after: CounterPage, before: CounterPage, gauges: Collection[str] = ()) -> CounterPage:
-    """Return what every counter grew by; one that fell began anew at 0, and `gauges` are as they are."""
+    """Return what every counter grew by; one that fell started again at 0, and `gauges` are as they are."""
     grown = (
         (series, value, 0.0 if series[0] in gauges else before.get(series, 0.0)) for series, value in after.items()
     )

@@ -61,7 +61,7 @@ def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
 
 
 def require_language_model(name: str, path: Path, engine: str) -> None:
-    """Raise RequestError for a drafter that is not a language model of its own, as far as its files tell."""
+    """Raise RequestError for a drafter that is no language model by itself, by its files."""
     if drafter_form(path, follows_text=True) != "model":
         raise RequestError(
             f"{name} at {path} works beside its target and is no language model, and {engine} runs none but "

@@ -31,7 +31,7 @@ ANSWER_S = 3600.0  # without a byte: a text that is not streamed comes as a whol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenForm:
-    """How a server takes and tells token ids: a path, more fields of the body, and the field of a prompt's slot."""
+    """How a server takes and returns token ids: a path, more fields of the body, and the field of a prompt's slot."""
 
     path: str
     more: Mapping[str, Any] = field(default_factory=dict)

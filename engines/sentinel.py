@@ -1,4 +1,4 @@
-"""A sentinel load: the same few prompts at every start of a server, whose prefill tells the machine's pace.
+"""A sentinel load: the same few prompts at every start of a server, whose prefill shows the machine's pace.
 
 What a start drafts changes how long decoding takes, but not how long the same tokens take to be read:
 

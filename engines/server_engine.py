@@ -98,7 +98,7 @@ class WrittenFile(str):
 
     @classmethod
     def of(cls, name: str, text: str) -> WrittenFile:
-        """Return the word; its name tells texts apart."""
+        """Return the word; its name distinguishes texts."""
         place = PurePath(name)
         found = cls(f"{place.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}{place.suffix}")
         found.text = text
@@ -166,7 +166,7 @@ class ServerEngine(ABC):
         return str((json_at(address, "/version") or {}).get("version", ""))
 
     def body(self) -> Mapping[str, Any]:
-        """Return fields of every request: no answer is read from an earlier one's cache, and each tells its drafts.
+        """Return fields of every request: no answer is read from an earlier one's cache, and each counts its drafts.
 
         None are needed where that cache is empty after a start and finds equal beginnings alone: each prompt is sent
         once.
@@ -178,7 +178,7 @@ class ServerEngine(ABC):
         return scraped(address)
 
     def counts(self, after: CounterPage, before: CounterPage, load: LoadResult, model: str) -> Counts:
-        """Return what was counted of a load between two pages; MeasurementError where that cannot be told."""
+        """Return what was counted of a load between two pages; MeasurementError where that is unknown."""
         return counts_between(after, before, self.counters, model if self.counters.has_model else "")
 
 

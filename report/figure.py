@@ -41,7 +41,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A dot without a value of its own: one of many that show an amount."""
+    """A dot without a value: one of many that show an amount."""
 
     x: float
     y: float

@@ -30,7 +30,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 
 def html_page(figure: Figure) -> str:
-    """Return a figure as an HTML document of its own."""
+    """Return a figure as a whole HTML document."""
     links = FileLinks(names=frozenset())
     rows = _rows(figure.panels)
     page = page_of(

@@ -55,7 +55,7 @@ EXAMPLES = {
     "chat": 'print(model.chat([{"role": "user", "content": "What is a KV cache?"}]).text)',
     "stream": 'for piece in model.stream("def main("):\n    print(piece, end="")',
     "stream_chat": 'for piece in model.stream_chat([{"role": "user", "content": "Hi"}]):\n    print(piece, end="")',
-    "session": "session = model.session(slots=4)\nfirst = session.submit(\"def main(\")\n"
+    "session": 'session = model.session(slots=4)\nfirst = session.submit("def main(")\n'
     "for event in session.events():\n    print(event.handle, event.piece)",
 }
 

@@ -99,7 +99,7 @@ class TensorRTLLMServer(ServerEngine):
         return [*without(plain, CONFIG), CONFIG[0], WrittenFile.of(FILE, _written(whole))]
 
     def page(self, address: Address) -> CounterPage:
-        """Return sums over the requests that ended since the last page, as TensorRT-LLM forgets what it told."""
+        """Return sums over the requests that ended since the last page, as TensorRT-LLM forgets what it has sent."""
         records = [one["perf_metrics"] for one in json_at(address, "/perf_metrics") or () if "perf_metrics" in one]
         drafts = [(one["speculative_decoding"], one) for one in records if one.get("speculative_decoding")]
         return {

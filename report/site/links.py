@@ -26,7 +26,7 @@ class Links(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLinks:
-    """Every page has an address of its own."""
+    """Every page has its address."""
 
     root: str = ""  # before every path, without a slash at its end
 

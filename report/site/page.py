@@ -1,4 +1,4 @@
-"""One page: a title, and a body that a template makes; in a file it is a section of its own."""
+"""One page: a title, and a body that a template makes; in a file it is one section."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fault_page(
 
 @cache
 def asset(name: str) -> Markup:
-    """Return a style or a script of the pages as it stands in them."""
+    """Return a style or a script of the pages as they include it."""
     if name.endswith(".css"):
         return render(name)
     return Markup((FOLDER / name).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Pages that say why there is nothing to show, and the page that asks for a token."""
+"""Pages that say why there is nothing to show, and the page that requests a token."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def refusal_page(links: Links, title: str, why: str) -> SitePage:
 
 
 def sign_in_page(where: str, fault: str = "") -> SitePage:
-    """Return the page that asks for a token, then goes to the path `where`; `fault` says what was wrong before."""
+    """Return the page that requests a token, then goes to the path `where`; `fault` says what was wrong before."""
     return page_of("sign-in.html", FileLinks(names=frozenset()), SIGN_IN, "Sign in", where=where, fault=fault)

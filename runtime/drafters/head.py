@@ -31,7 +31,7 @@ from .recycling import RecyclingDrafter
 
 
 class HeadDrafter(FeatureDrafter):
-    """Runs a head over a cache of its own, beside a target that taps features; see `tapped_for`."""
+    """Runs a head over its own cache, beside a target that taps features; see `tapped_for`."""
 
     def __init__(self, head: CausalModel, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
         own = as_loaded(head)

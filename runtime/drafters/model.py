@@ -1,4 +1,4 @@
-"""A smaller causal language model as drafter: growth code asks for children, the model answers."""
+"""A smaller causal language model as drafter: growth code requests children, the model returns them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _compiled(template: str) -> Template:
 
 
 def until(text: Sequence[int], ends: frozenset[int]) -> list[int]:
-    """Return a text's tokens before the first that ends it: an engine that is measured goes on behind that."""
+    """Return a text's tokens before the first that ends it: a measured engine continues behind that."""
     return list(text[: next((place for place, token in enumerate(text) if token in ends), len(text))])
 
 

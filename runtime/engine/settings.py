@@ -79,5 +79,5 @@ class Event:
 
     @property
     def finished(self) -> FinishReason | None:
-        """Why the request ended; None while it goes on."""
+        """Why the request ended; None while it runs."""
         return None if self.completion is None else self.completion.finish_reason

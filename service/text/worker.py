@@ -143,7 +143,7 @@ class TextWorker:
         return self._open
 
     async def ask(self, requests: Sequence[Request], stop: tuple[str, ...], *, is_streamed: bool) -> list[TextAnswer]:
-        """Let requests be decoded, all or none; return what tells their texts, always in the same event loop.
+        """Let requests be decoded, all or none; return what streams their texts, always in the same event loop.
 
         RequestError: one does not fit. BusyError: too many wait already. DeviceError: nothing decodes any more.
         """

@@ -1,4 +1,4 @@
-"""What a plan, or a bundle of `tune`, expects of a server; `planner/engines/served.py` prices it anew."""
+"""What a plan, or a bundle of `tune`, expects of a server; `planner/engines/served.py` prices it again."""
 
 from __future__ import annotations
 

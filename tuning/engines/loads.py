@@ -26,7 +26,7 @@ class Loaded(Protocol):
 
 
 def paced_loads(loaded: Loaded, start: Start, concurrencies: Iterable[int], words: int) -> Iterator[Trial]:
-    """Yield the loads of a start, each measured when it is asked for; `words` are of the readings' long prompts."""
+    """Yield the loads of a start, each measured when it is requested; `words` are of the readings' long prompts."""
     before = None
     for place, concurrency in enumerate(concurrencies):
         before = before or loaded.pace(0, words)

@@ -1,4 +1,4 @@
-"""Whether a running fleet decodes as was planned, told by its counters alone; nothing is sent but requests for pages.
+"""Whether a running fleet decodes as was planned, by its counters alone; nothing is sent but requests for pages.
 
 Of every server's page, counters give the tokens of a round that drafts, and a gauge the running batch. From both
 follows what was planned. With E planned tokens of a round, and w rounds that draft at a batch in a second:

@@ -128,7 +128,7 @@ def _keep(timed: Sequence[tuple[_Probe, _Step]], alone: Alone | None, losses: Lo
 
 
 def tells_forwards(family: Family) -> bool:
-    """Whether a round tells what its forwards took: on a CPU they have ended when their calls return.
+    """Whether a round shows what its forwards took: on a CPU they have ended when their calls return.
 
     Where a whole round is one call, the draws behind the target's forward count as its loss in rounds.
     """
