@@ -2,7 +2,7 @@
 
 SpectuneError
 ├── DeviceError        a device cannot be found, read or used
-├── MeasurementError   a measurement, surface or trace is wrong or does not hold what is asked
+├── MeasurementError   a measurement, surface or trace is wrong or does not hold what is needed
 │   └── NoRoomError    memory has no room for what is to be measured
 ├── PlanError          a tree, policy or plan is wrong or cannot be solved
 ├── StoreError         a store cannot be read, written or trusted
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Self
 
-RUN_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "jinja2")  # of the extra `run`
+RUN_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub")  # of the extra `run`
 
 
 class SpectuneError(Exception):
@@ -33,7 +33,7 @@ class DeviceError(SpectuneError):
 
 
 class MeasurementError(SpectuneError):
-    """A measurement, surface or trace is wrong or does not hold what is asked."""
+    """A measurement, surface or trace is wrong or does not hold what is needed."""
 
 
 class NoRoomError(MeasurementError):
@@ -58,7 +58,7 @@ class NoPlanError(StoreError):
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer, or let go of the connection; whether a write under way was kept is not known."""
+    """The database does not answer, or let go of the connection; whether a write under way succeeded is not known."""
 
 
 class ModelError(SpectuneError):
@@ -66,7 +66,7 @@ class ModelError(SpectuneError):
 
 
 class RequestError(SpectuneError):
-    """What a user asked for cannot be done: prompts, options, files."""
+    """A user's request cannot be done: prompts, options, files."""
 
 
 class ServerAwayError(RequestError):
@@ -74,7 +74,7 @@ class ServerAwayError(RequestError):
 
 
 class TrainingError(SpectuneError):
-    """A training run is asked for something impossible."""
+    """A training run is impossible as requested."""
 
 
 class NotInstalledError(SpectuneError):

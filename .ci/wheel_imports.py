@@ -17,4 +17,5 @@ for name in names:
         importlib.import_module(name)
 assert callable(spectune.load)
 assert files("spectune").joinpath("py.typed").is_file()
+assert files("spectune.report.site").joinpath("templates", "plan.html").is_file()
 print(f"the wheel holds {len(names)} modules and all import")

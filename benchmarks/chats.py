@@ -35,10 +35,11 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
+from spectune.runtime.backends.choice import choose
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
-from spectune.runtime.engine.make_engine import DecoderMaker
-from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.make_engine import EngineMaker
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
@@ -129,23 +130,24 @@ def long_texts(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     return [tokens[:needed] for tokens in found if len(tokens) >= needed][: 2 * CHATS]
 
 
-def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, **options: Any) -> Session:
+def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, **options: Any) -> Scheduler:
     """Return a running batch that has decoded once, so that nothing is set up in what is timed."""
-    maker = DecoderMaker(
+    maker = EngineMaker(
         target=family.target,
         models=family.drafters,
         setups_within=lambda batch, context: (PLAIN, SETUP),
         schedule=always(SETUP),
         judges={},
         allow_lossy=False,
+        backend=choose(family.target),
     )
     held = maker.make(slots, 2 * LONG + BEGINNING, **options)
-    made = Session(held.decoder, tokenizer, longest=held.longest)
+    made = Scheduler(held.engine, tokenizer, longest=held.longest)
     answered(made, list(range(8)))
     return made
 
 
-def answered(running: Session, prompt: Sequence[int]) -> tuple[float, tuple[int, ...], int]:
+def answered(running: Scheduler, prompt: Sequence[int]) -> tuple[float, tuple[int, ...], int]:
     """Return milliseconds until a request's first piece, its answer, and how much of its prompt was not read."""
     start = time.perf_counter()
     running.enqueue(Request(prompt=tuple(prompt), max_new_tokens=ANSWER))

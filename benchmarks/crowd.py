@@ -18,7 +18,7 @@ from spectune.runtime.batch.sequence import Sequence as Decoded
 from spectune.runtime.batch.step_config import PLAIN, StepConfig
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import chains
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 
@@ -195,7 +195,7 @@ class Crowd:
         """Start with nobody."""
         drafters: dict[str, Drafter] = dict(others)
         drafters.update(flawed)
-        self.decoder = Decoder(target, drafters, self._scheduled, slots=slots, capacity=capacity, prefix_caching=True)
+        self.decoder = Engine(target, drafters, self._scheduled, slots=slots, capacity=capacity, prefix_caching=True)
         self.flawed = flawed
         self.level: int | None = None
         self.sampled = SAMPLED

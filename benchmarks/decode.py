@@ -34,14 +34,14 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.engines.own_llama_cpp import missing
+from spectune.engines.llama_cpp.build import missing
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.loading import load_pretrained
@@ -143,9 +143,11 @@ def host_overhead(setup: StepConfig, family: Family, asked: Sequence[Request], b
     decoder = Family(target=target, drafters=drafters).decoder(
         always(setup), names=names, batch=batch, capacity=room_for(asked, [setup], batch)
     )
-    feed, clocks = Feed(decoder, asked), [target, *drafters.values()]
+    scheduler, clocks = Scheduler(decoder), [target, *drafters.values()]
+    for request in asked:
+        scheduler.add(request)
     forwards_ms = rounds_ms = 0.0
-    while feed.refill():
+    while scheduler.schedule():
         before = sum(clock.ns for clock in clocks)
         rounds_ms += decoder.step().round_ms
         forwards_ms += (sum(clock.ns for clock in clocks) - before) / 1e6

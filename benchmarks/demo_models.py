@@ -21,8 +21,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, always
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.loading import load_model
 from spectune.training.run_folder import claim
 from spectune.training.trainer import TrainingSettings, train
@@ -90,11 +91,12 @@ def own_texts(target: Path, corpus: Tokens, seed: int = 0) -> Tokens:
     ]
     slots = 96
     model = load_model(str(target), dtype="bfloat16")
-    decoder = Decoder(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
-    feed = Feed(decoder, requests[::-1])  # the sampled ones last
-    while feed.refill():
+    decoder = Engine(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in requests[::-1]]  # the sampled ones last
+    while scheduler.schedule():
         decoder.step()
-    return np.concatenate([np.asarray([*s.tokens, 0], dtype=np.uint16) for s in feed.sequences])
+    return np.concatenate([np.asarray([*s.tokens, 0], dtype=np.uint16) for s in sequences_of(states)])
 
 
 def train_drafters(folder: Path, training: Tokens) -> None:

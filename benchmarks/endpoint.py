@@ -24,7 +24,7 @@ import httpx
 import spectune
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
-from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.openmp import let_workers_go
 
 from result import print_result  # isort: skip
@@ -75,7 +75,7 @@ def wait_for_it(server: subprocess.Popen[bytes]) -> None:
     raise RuntimeError(f"no endpoint on port {PORT}; end what listens there")
 
 
-def row_of(session: Session, clients: int, repeats: int) -> dict[str, float]:
+def row_of(session: Scheduler, clients: int, repeats: int) -> dict[str, float]:
     """Return what every way does with so many clients at once."""
     turns = []
     for _ in range(repeats):
@@ -101,7 +101,7 @@ def prompts_of(clients: int) -> list[str]:
     return [f"def main{place}(" for place in range(clients)]
 
 
-def in_session(session: Session, clients: int) -> Answers:
+def in_session(session: Scheduler, clients: int) -> Answers:
     """Decode here."""
     start = time.perf_counter()
     handles = [session.submit(prompt, max_new_tokens=NEW_TOKENS) for prompt in prompts_of(clients)]

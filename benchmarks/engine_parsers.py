@@ -26,16 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spectune.engines.export import export_plan
+from spectune.engines.rates import rates_of_plan
+from spectune.engines.schema import recorded_version, schema_of
+from spectune.engines.setting import DrafterForm, EngineDrafter
+from spectune.engines.table import ENGINES
 from spectune.errors import PlanError, RequestError
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
-from spectune.runtime.engines.export import export_plan
-from spectune.runtime.engines.rates import rates_of_plan
-from spectune.runtime.engines.schema import recorded_version, schema_of
-from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
-from spectune.runtime.engines.table import ENGINES
 from spectune.tests.support.engine_policies import POLICIES, cell_with, chains_by_batch, plan_of_kind
 from spectune.tests.support.priced_cells import plan_with
 

@@ -40,8 +40,11 @@ import torch
 from spectune.db import Store, open_store
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.engines.own import OwnDecoding
-from spectune.engines.running import RUNNING, run_engine
+from spectune.engines.measured import EngineLoad, MeasuredEngine
+from spectune.engines.own_server import OwnDecoding
+from spectune.engines.running import run_engine
+from spectune.engines.setting import Setting
+from spectune.engines.table import RUNNING
 from spectune.errors import RequestError
 from spectune.planner.engines.choice import TimedSetting, Way
 from spectune.planner.plans.plan import Plan, PlanCell
@@ -52,8 +55,6 @@ from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.engines.measured import EngineLoad, MeasuredEngine
-from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.counters import READERS
 from spectune.tuning.engines.inputs import inputs_of_surfaces, setting_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine

@@ -58,7 +58,7 @@ from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always, plain_setup, setup_of
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.choices import Choices, GraphTimer, Work
 from spectune.runtime.models.forward import CausalModel
@@ -252,7 +252,7 @@ def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
     loaded, architecture = random_model(name, device)
     model = in_regime(loaded, REGIME)
     for batch, (way, settings) in product(BATCHES, DRAWN.items()):
-        decoder = Decoder(model, {}, always(PLAIN), slots=batch, capacity=CONTEXT + 4 * ROUNDS)
+        decoder = Engine(model, {}, always(PLAIN), slots=batch, capacity=CONTEXT + 4 * ROUNDS)
         prompt = tuple(range(1, CONTEXT + 1))
         asked = Request(prompt=prompt, max_new_tokens=3 * ROUNDS, **settings)
         for index in range(batch):
@@ -277,7 +277,7 @@ def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
         yield row
 
 
-def watched(decoder: Decoder) -> tuple[list[StepOutput], float]:
+def watched(decoder: Engine) -> tuple[list[StepOutput], float]:
     """Run rounds while torch refuses to wait for the device; return them and their median milliseconds."""
     for _ in range(WARM_UP):
         decoder.step()

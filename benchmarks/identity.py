@@ -47,7 +47,7 @@ from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.loading import load_pretrained, load_tokenizer
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.decoding import DecodingRun, Family, decode_timed, room_for
@@ -186,7 +186,7 @@ def judged(
 def decoded(setup: StepConfig, family: Family, requests: Sequence[Request], batch: int) -> DecodingRun:
     """Decode all requests one way."""
     capacity = room_for(requests, [setup], batch)
-    decoder = Decoder(
+    decoder = Engine(
         family.target, drafters_of(family, [setup], batch, capacity), always(setup), slots=batch, capacity=capacity
     )
     return decode_timed(decoder, requests, batch)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from spectune.engines.own_llama_cpp import OwnLlamaCpp
-from spectune.runtime.engines.measured import EngineLoad, EngineText
-from spectune.runtime.engines.setting import EngineDrafter, Setting
+from spectune.engines.llama_cpp.running import OwnLlamaCpp
+from spectune.engines.measured import EngineLoad, EngineText
+from spectune.engines.setting import EngineDrafter, Setting
 
 Answer = EngineText
 LENGTHS = (2, 4, 8, 16)  # tokens a draft model drafts

@@ -30,8 +30,8 @@ import torch
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.engines.llama_build import llama_build
-from spectune.engines.own_llama_cpp import missing
+from spectune.engines.llama_cpp.build import llama_build, missing
+from spectune.engines.llama_cpp.model_format import GGUF_DTYPES
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.ceilings import read_speeds
@@ -41,11 +41,10 @@ from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig
-from spectune.runtime.engines.converted import GGUF_DTYPES
-from spectune.runtime.engines.gguf_file import write_gguf
+from spectune.runtime.models.gguf import write_gguf
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.family import load_family
-from spectune.tuning.measuring.race import DecoderEntrant, race
+from spectune.tuning.measuring.race import EngineEntrant, race
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
@@ -236,12 +235,12 @@ def raced(asked: argparse.Namespace, batch: int) -> list[dict[str, Any]]:  # Any
 
 
 def _rows(
-    ours: Sequence[DecoderEntrant], theirs: Sequence[LlamaEntrant], batch: int, limit: float
+    ours: Sequence[EngineEntrant], theirs: Sequence[LlamaEntrant], batch: int, limit: float
 ) -> list[dict[str, Any]]:  # Any: JSON
     plain = ours[0].run.texts
     best = max(one.tokens_per_s for one in theirs)
     rows: list[dict[str, Any]] = []  # Any: JSON
-    field: list[DecoderEntrant | LlamaEntrant] = [*ours, *theirs]
+    field: list[EngineEntrant | LlamaEntrant] = [*ours, *theirs]
     for one in field:
         texts = one.texts if isinstance(one, LlamaEntrant) else one.run.texts
         row = {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spectune.engines.load import SamplingParams
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 from spectune.profiler.prompt import Prompt
 from spectune.tests.support.openai_program import VLLM, chats, texts
 
@@ -43,7 +43,7 @@ def off(make: Callable[[int], list[Prompt]]) -> float:
     """Return how far the client's speed and TPOT are from the server's own, the larger of both, relative."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FAKE_TRUTH"] = f"{folder}/truth"
-        with started(ENGINES["vllm"], [*VLLM, *DRAFTS], ServerTimeouts(start_s=30.0, stall_s=5.0)) as running:
+        with started(SERVERS["vllm"], [*VLLM, *DRAFTS], ServerTimeouts(start_s=30.0, stall_s=5.0)) as running:
             load = running.measure(make(8), SamplingParams(max_tokens=256), concurrency=2).load
         truth = [json.loads(line) for line in Path(os.environ["FAKE_TRUTH"]).read_text().splitlines()]
     speed = 1000.0 * load.tokens / sum(whole for _, _, whole in truth)

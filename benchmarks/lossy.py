@@ -45,9 +45,10 @@ from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.sequence import Sequence as Decoded
 from spectune.runtime.batch.step_config import StepConfig, always
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prompts import encode_prompt
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
@@ -59,7 +60,7 @@ from spectune.training.trainer import TrainingSettings
 from spectune.tuning.family import load_family
 from spectune.tuning.lossy import setup_for
 from spectune.tuning.measuring.decoding import Family, names_of, room_for
-from spectune.tuning.measuring.race import DecoderEntrant, race
+from spectune.tuning.measuring.race import EngineEntrant, race
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 
@@ -138,7 +139,7 @@ def setup_of(policy: TreePolicy) -> StepConfig:
     return StepConfig(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "small")
 
 
-def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], batch: int = 1) -> Decoder:
+def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], batch: int = 1) -> Engine:
     """Return an empty decoder of so many slots."""
     setup = setup_of(policy)
     room = room_for(requests, [setup], batch)
@@ -148,12 +149,13 @@ def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], 
 def decode(family: Family, policy: TreePolicy, requests: Sequence[Request]) -> Outcome:
     """Decode all requests."""
     decoder = decoder_of(family, policy, requests, BATCH)
-    feed, rounds, kept = Feed(decoder, requests), 0, 0
-    while feed.refill():
+    scheduler, rounds, kept = Scheduler(decoder), 0, 0
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
         done = decoder.step()
         kept += sum(done.kept)
         rounds += len(done.kept)
-    sequences = feed.sequences
+    sequences = sequences_of(states)
     return Outcome([tuple(s.emitted) for s in sequences], [s.lossy for s in sequences], kept / rounds)
 
 
@@ -189,7 +191,7 @@ def speeds(
     """Return tokens/s of every way in every race."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(races):
-        entrants = [DecoderEntrant(name, decoder_of(family, way, requests), requests, 1) for name, way in ways.items()]
+        entrants = [EngineEntrant(name, decoder_of(family, way, requests), requests, 1) for name, way in ways.items()]
         race(entrants, turns=TURNS, seed=repeat)
         for entrant in entrants:
             found[entrant.name].append(entrant.tokens_per_s)

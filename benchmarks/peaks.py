@@ -32,7 +32,7 @@ from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import causal_model, load_pretrained
@@ -180,7 +180,7 @@ def peak_of(way: str, setup: StepConfig, have: Counted, requests: Sequence[Reque
     def decode() -> None:
         drafters = drafters_of(have.family, [setup], batch, load.capacity)
         target = tapped_for(have.family.target, [have.family.drafters[name] for name in names])
-        decoder = Decoder(target, drafters, always(setup), slots=batch, capacity=load.capacity)
+        decoder = Engine(target, drafters, always(setup), slots=batch, capacity=load.capacity)
         decode_timed(decoder, requests, batch)
 
     return Peak(

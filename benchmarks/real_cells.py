@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from spectune.db import open_store
+from spectune.engines.measured import EngineLoad
+from spectune.engines.setting import EngineDrafter, Setting
 from spectune.planner.plans.prediction import SDS_OF_90_PERCENT
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
@@ -34,8 +36,6 @@ from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
-from spectune.runtime.engines.measured import EngineLoad
-from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
@@ -59,11 +59,13 @@ from real_sets import (  # isort: skip
     requests_for,
     telling,
 )
-from rules import one_cell  # isort: skip
+from rules import one_cell, rules_of  # isort: skip
 from sweep import FINE_TURNS, LOOKUP, TURNS, Way, raced, speeds_of  # isort: skip
 
 LENGTHS, LEAST_PROBABILITIES = (2, 4, 8, 16), (0.0, 0.5, 0.75)  # of llama.cpp's drafts: tokens, and --draft-p-min
 THREADS = torch.get_num_threads()
+PLAIN_NAME = Way(policy=PlainPolicy(), drafter=None).name  # it races in every part of a sweep
+NEAR, MOST_NEAR = 1.06, 2  # rules within 6 % of the plan on few prompts race again on all, the two nearest
 PARTS = 4  # of the sweep, each below 40 minutes
 FINALISTS = 5
 MOST_GAP = 1e-3  # between two logits, in float64, that other arithmetic may order either way
@@ -107,7 +109,8 @@ def race_cell(which: ModelSet, batch: int, options: Options) -> Json:
         "width_at_pace": at_pace,
         "covers_at_pace": None if row.error_at_pace is None else abs(row.error_at_pace) <= at_pace,
         "raced": {"prompts": len(asked.prompts), "tokens": options.tokens, "rounds": 1},
-        "with_rules": _with_rules(which, found, batch, options),
+        "with_rules": (with_rules := _with_rules(which, found, batch, options)),
+        "finals": _finals(which, found, with_rules["rules"], batch, options),
     }
 
 
@@ -203,19 +206,19 @@ def sweep_cell(part: int, options: Options) -> Json:
 def regret_cell(parts: Sequence[Json], profile: Json, options: Options) -> Json:
     """Race the sweep's five fastest ways again, with the plan twice, on prompts that neither has seen."""
     found = planned(SETS["pair-alone"], options, 1)
-    swept = {one["way"]: one for part in parts for one in part["ways"]}
     requests = requests_for(SETS["pair-alone"], options, count=options.swept, tokens=options.tokens, skip=options.swept)
-    ways = {way.name: way for way in swept_ways(found)}
-    names = sorted(swept, key=lambda name: -float(swept[name]["over_plain"]))[:FINALISTS]
+    rows = [one for place, part in enumerate(parts) for one in part["ways"] if not place or one["way"] != PLAIN_NAME]
+    names = list(dict.fromkeys(one["way"] for one in sorted(rows, key=lambda one: -float(one["over_plain"]))))
+    ways = swept_ways(found)
     cell = found.cell(1, requests)
     plan = Way(policy=cell.policy, drafter=cell.drafter)
-    others = [ways[name] for name in names if ways[name] != plan]
+    others = [way for name in names[:FINALISTS] for way in ways if way.name == name and way != plan]  # all of one name
     run = raced([*others, plan, plan], _padding(found, requests), found.family(), requests, 1, turns=FINE_TURNS)
     twins, best = speeds_of(run, plan), max((one for one in run if one.way != plan), key=lambda one: one.tokens_per_s)
     spent_s = profile["runs"][-1]["seconds"] + found.plan_s
-    sweep_s = math.fsum(one["device_s"] for one in swept.values())
+    sweep_s = math.fsum(one["device_s"] for one in rows)
     return {
-        "ways": len(swept),
+        "ways": len(rows),
         "plan": plan.name,
         "place_in_sweep": names.index(plan.name) + 1 if plan.name in names else None,
         "best": best.way.name,
@@ -373,6 +376,30 @@ def _with_rules(which: ModelSet, found: Planned, batch: int, options: Options) -
     requests = requests_for(which, options, count=count, tokens=options.rule_tokens)
     row = one_cell(found.cell(batch, requests), found.inputs, found.family(), requests, 1)
     return {"prompts": len(requests), "tokens": options.rule_tokens, **row}
+
+
+def _finals(which: ModelSet, found: Planned, rules: Sequence[Json], batch: int, options: Options) -> Json | None:
+    """Race the plan twice beside the rules that came near it, on all raced prompts; None where none was near."""
+    ratios = {row["way"]: float(row["ratio"]) for row in rules if row["ratio"] < NEAR}
+    if not ratios:
+        return None
+    requests = requests_for(which, options, count=options.prompts, tokens=options.tokens)
+    cell = found.cell(batch, requests)
+    plan = Way(policy=cell.policy, drafter=cell.drafter)
+    near = {rule.way for rule in rules_of(cell, found.inputs) if rule.way.name in ratios} - {plan}
+    ways = sorted(near, key=lambda way: ratios[way.name])[:MOST_NEAR]
+    if not ways:
+        return None
+    run = raced([plan, *ways, plan], _padding(found, requests), found.family(), requests, batch, turns=FINE_TURNS)
+    twins = speeds_of(run, plan)
+    speed = sum(twins) / len(twins)
+    return {
+        "prompts": len(requests),
+        "tokens": options.tokens,
+        "plan_tokens_per_s": twins,
+        "same_policy_ratio": max(twins) / min(twins),
+        "rules": [{"way": way.name, "ratio": speed / speeds_of(run, way)[0]} for way in ways],
+    }
 
 
 def _ours(name: str, found: Planned, requests: Sequence[Request], batch: int) -> list[Entrant]:

@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import torch
 
-from spectune.engines.llama_build import llama_build
+from spectune.engines.llama_cpp.build import llama_build
 from spectune.engines.load import Address
+from spectune.engines.measured import EngineLoad
 from spectune.engines.process import ServerProcess
 from spectune.profiler.gguf_file import read_gguf
 from spectune.runtime.batch.sequence import Request
-from spectune.runtime.engines.measured import EngineLoad
 
 from llama_server import LlamaServer  # isort: skip
 from real_sets import DRAFTER, FILES, SETS, Json, Options, requests_for  # isort: skip

@@ -23,6 +23,7 @@ MACHINE = re.compile(r"-(amd-epyc.*|intel-.*|h\d+)$")
 MACHINES = {
     "amd-epyc-2-cores": "EPYC, 2 cores",
     "amd-epyc-zen3-2-cores-2-threads": "EPYC Zen 3, 2 cores",
+    "amd-epyc-zen4-2-cores-2-threads": "EPYC Zen 4, 2 cores",
     "amd-epyc-zen5-2-cores-2-threads": "EPYC Zen 5, 2 cores",
     "amd-epyc-zen3-2-cores": "EPYC Zen 3, 2 cores",
     "amd-epyc-zen4-2-cores": "EPYC Zen 4, 2 cores",

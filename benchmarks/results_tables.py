@@ -48,12 +48,20 @@ def _real(one: Json) -> Iterator[tuple[object, ...]]:
     low, high = one["interval"]
     measured = one["measured_tokens_per_s"]
     rules = [rule for rule in one.get("with_rules", {}).get("rules", ()) if rule["way"] != "plain"]
+    longer = {rule["way"]: rule["ratio"] for rule in (one.get("finals") or {"rules": ()})["rules"]}
+    rules = [rule | {"ratio": longer.get(rule["way"], rule["ratio"])} for rule in rules]
     best = min(rules, key=lambda rule: float(rule["ratio"]), default=None)
     yield (
         *(one["cell"], one["batch"], name_of(one["policy"], one["drafter"]), one["plain_tokens_per_s"], measured),
         *(one["speedup"], _off(one["predicted_tokens_per_s"], measured), low <= measured <= high),
         None if best is None else f"{best['ratio']:.2f} of {best['name']}",
     )
+
+
+def _real_sweep(one: Json) -> Iterator[tuple[object, ...]]:
+    if one["cell"] == "regret-1":
+        share = f"{one['share']:.1%}".replace("%", " %")
+        yield way(one["plan"]), one["ways"], way(one["best"]), one["ratio"], one["profile_and_plan_s"], share
 
 
 def _decode(one: Json) -> Iterator[tuple[object, ...]]:
@@ -114,7 +122,7 @@ def _servers(one: Json) -> Iterator[tuple[object, ...]]:
             speed, plain = (file["raced"].get(f"{name} at {concurrency}") for name in (chosen, "plain"))
             yield (
                 *(
-                    one["engine"],
+                    file.get("engine") or one["engine"],
                     file["prompts"],
                     int(concurrency),
                     chosen,
@@ -220,6 +228,21 @@ SECTIONS = (
             "plan over best default",
         ),
         rows=_real,
+    ),
+    Section(
+        title="Real models against a sweep",
+        command="python benchmarks/real.py --models FOLDER --only regret-1",
+        about="the pair at batch 1: the plan raced against all settings of a sweep's five fastest, on new prompts.",
+        kind="real",
+        columns=(
+            HOW,
+            "settings swept",
+            "best of them",
+            "x best of them",
+            "seconds to profile and plan",
+            "of the sweep's",
+        ),
+        rows=_real_sweep,
     ),
     Section(
         title="Beside transformers and llama.cpp",

@@ -34,9 +34,9 @@ from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.acceptance import accepted_by
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.bits import bits
+from spectune.runtime.sampling.acceptance import accepted_by
 from spectune.runtime.sampling.sampler import draws_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
@@ -66,7 +66,7 @@ Json = dict[str, Any]
 class Runner:
     """A decoder that is kept full, and what its timed rounds took."""
 
-    decoder: Decoder
+    decoder: Engine
     waiting: Iterator[Request]
     round_ms: list[float] = field(default_factory=list)
     host_ms: list[float] = field(default_factory=list)
@@ -117,7 +117,7 @@ def decoded(family: Family, batch: int, turns: int) -> list[Json]:
         drafters: dict[str, Drafter] = {"text": LookupDrafter()}
         if setup.drafter == "model":
             drafters = {"model": ModelDrafter(family.drafters[DRAFTER], slots=batch, capacity=longest + NODES)}
-        decoder = Decoder(family.target, drafters, always(setup), slots=batch, capacity=longest + NODES)
+        decoder = Engine(family.target, drafters, always(setup), slots=batch, capacity=longest + NODES)
         texts = [replace(one, **settings) for one in greedy]
         running[name, way] = Runner(decoder=decoder, waiting=cycle(texts))
     for _ in range(turns):

@@ -27,7 +27,7 @@ from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.inputs import inputs_of
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.race import DecoderEntrant, race
+from spectune.tuning.measuring.race import EngineEntrant, race
 from spectune.tuning.measuring.speed_probe import SpeedProbe
 from spectune.tuning.plan import solve_and_store
 from spectune.tuning.profile import profile
@@ -71,7 +71,7 @@ class Raced:
 class Timed:
     """An entrant whose whole turns are timed, prompts included."""
 
-    def __init__(self, way: Way, entrant: DecoderEntrant) -> None:
+    def __init__(self, way: Way, entrant: EngineEntrant) -> None:
         """Take a fresh entrant."""
         self.name, self.way, self.device_s = way.name, way, 0.0
         self._entrant = entrant

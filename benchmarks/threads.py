@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import spectune
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
-from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.openmp import let_workers_go
 
 from result import print_result  # isort: skip
@@ -48,7 +48,7 @@ def main() -> None:
     print_result({**told, "holds": all(checks.values())})
 
 
-def row_of(session: Session, pool: ThreadPoolExecutor, batch: int, repeats: int) -> dict[str, float]:
+def row_of(session: Scheduler, pool: ThreadPoolExecutor, batch: int, repeats: int) -> dict[str, float]:
     """Return tokens/s of each way at one batch, and the medians of what they are of each other turn by turn."""
     turns = []
     for _ in range(repeats):
@@ -68,7 +68,7 @@ def row_of(session: Session, pool: ThreadPoolExecutor, batch: int, repeats: int)
     }
 
 
-def speed(session: Session, batch: int) -> float:
+def speed(session: Scheduler, batch: int) -> float:
     """Return tokens/s of some requests that come at once."""
     start = time.perf_counter()
     for place in range(batch):

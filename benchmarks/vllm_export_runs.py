@@ -12,15 +12,15 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from spectune.engines.export import export_plan
+from spectune.engines.rates import rates_of_plan
+from spectune.engines.setting import EngineDrafter
+from spectune.engines.table import ENGINES
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.lookup import LookupPolicy, find_continuation
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
-from spectune.runtime.engines.export import export_plan
-from spectune.runtime.engines.rates import rates_of_plan
-from spectune.runtime.engines.setting import EngineDrafter
-from spectune.runtime.engines.table import ENGINES
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.measuring.exact import judge
 

@@ -37,12 +37,12 @@ import torch
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
+from spectune.engines.setting import EngineDrafter
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy, Occurrence, find_continuation
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
-from spectune.runtime.engines.setting import EngineDrafter
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.tests.support.engine_policies import cell_with, chains_by_batch

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from spectune.engines.load import SamplingParams
 from spectune.engines.server import Server, ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 from spectune.profiler.prompt import Prompt
 from spectune.profiler.prompts import read_prompts
 
@@ -62,7 +62,7 @@ def main() -> None:
         *asked.more,
     )
     prompts = [Prompt(text=one.text) for one in read_prompts(asked.prompts)][: asked.requests]
-    with started(ENGINES["vllm"], command, ServerTimeouts(start_s=START_S)) as server:
+    with started(SERVERS["vllm"], command, ServerTimeouts(start_s=START_S)) as server:
         clients: dict[str, Callable[[], Metrics]] = {
             "spectune": lambda: by_spectune(server, prompts, asked),
             "vllm": lambda: by_vllm(server, prompts, asked),

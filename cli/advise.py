@@ -44,7 +44,7 @@ class AdviseArgs(Args):
     after: str | None = option("Count up to this page, from that of --before on.", metavar="FILE")
     seconds: float | None = options.seconds.but(help="Count at the URL for so long; 10m is ten minutes.")
     model_name: str = options.model_name.but(help="Whose counters, where a page has several models.")
-    file_format: str | None = choice("Of the page; told by its counters' names.", [*FORMATS], "--format")
+    file_format: str | None = choice("Of the page; by default its counters' names decide.", [*FORMATS], "--format")
     answers: int | None = whole(
         "Answers that the page counts, where it does not say, as llama.cpp's: prefill yields the first token of each.",
         metavar="N",

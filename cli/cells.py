@@ -1,4 +1,4 @@
-"""Tables of a plan's cells: what they promise, and what they kept."""
+"""Tables of a plan's cells: what they promise, and what was measured."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import click
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyCommand:
-    """A command whose module is not imported before it is asked for."""
+    """A command whose module is not imported before it is used."""
 
     target: str  # "module:attribute"; the module is relative to this package
     help: str  # equals the first line of the command's own docstring; a test compares them

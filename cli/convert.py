@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..engines.table import FORMATS
 from . import options
 from .command import Args, command
 from .option import argument, choice
 from .report import print_facts, tell
-
-NAMES = ("llama.cpp", "openvino")  # a test compares them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +17,7 @@ class ConvertArgs(Args):
     """What was typed."""
 
     named: str = argument(metavar="MODEL")
-    engine: str = choice("Who is to read it.", NAMES, required=True)
+    engine: str = choice("Who is to read it.", sorted(FORMATS), required=True)
     dtype: str = options.dtype
     output: Path | None = options.output.but(
         metavar="PATH", help="Where to; the folder's name with .gguf or .openvino here, unless given."
@@ -38,7 +37,7 @@ def convert(args: ConvertArgs) -> None:
         spectune convert path/to/target --engine llama.cpp
         spectune convert path/to/target --engine openvino --dtype float16 -o target.openvino
     """
-    from ..engines.running import OWN_FORMS, convert_model, own_dtype
+    from ..engines.running import convert_model, own_dtype
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model
     from ..profiler.records.device import AUTO_DTYPE
@@ -48,7 +47,7 @@ def convert(args: ConvertArgs) -> None:
     dtype = own_dtype(engine, detect("cpu").native_dtype) if is_native else args.dtype
     model = resolve_model(args.named)
     name = name_of(model.resolve())
-    out = args.output or Path(f"{name}.{OWN_FORMS[engine].ending}")
+    out = args.output or Path(f"{name}.{FORMATS[engine].ending}")
     made = convert_model(engine, model, out, dtype=dtype)
     size = sum(file.stat().st_size for file in [made, *made.rglob("*")] if file.is_file())
     facts = {"engine": engine, "model": args.named, "dtype": dtype, "written": str(made), "bytes": size}

@@ -83,7 +83,7 @@ def export(args: StoreExportArgs) -> None:
     """Write the store to FOLDER as plain JSON files.
 
     One file per device, model, surface, host time, trace, agreement and plan, named after what it is about;
-    docs/store.md describes them. Profiles under way stay out.
+    docs/reference/store.md describes them. Profiles under way stay out.
 
     \b
         spectune db export measurements/

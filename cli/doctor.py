@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,9 +12,11 @@ import click
 from . import options
 from .command import Args, command
 from .option import flag
+from .prompts import named_prompts
 from .report import Table, facts_of, print_facts
 
 if TYPE_CHECKING:
+    from ..tuning.doctor.checkup import Checkup
     from .findings import Examination
     from .inspection import Inspection
     from .kept_devices import KeptDevice
@@ -27,8 +31,9 @@ class DoctorArgs(Args):
 
     target: str | None = options.target.but(required=False, help="Say whether this target can be computed.")
     drafters: dict[str, str] = options.drafters
+    prompts: Path | None = options.prompts
     store: str | None = options.store
-    no_measure: bool = flag("Measure no memory bandwidth, even where it is not known yet.")
+    no_measure: bool = flag("Measure no memory bandwidth, and compare no drafts.")
     commands: bool = flag("Name the vendor's command that shows each reading.")
     as_json: bool = options.as_json
 
@@ -40,7 +45,11 @@ def doctor(args: DoctorArgs) -> None:
     Says what this machine is, what is missing and what to do about it. Compares it with the devices in the store;
     with spectune -v it names each difference. The first time it measures the memory bandwidth, about a second. It
     saves that in the user's cache folder (or SPECTUNE_CACHE) and changes nothing else. Exits 1 only where something
-    is broken. With --target and --drafter it says whether these models can be computed, without reading weights.
+    is broken.
+
+    With --target and --drafter it checks their files against each other. Then the target writes some 200 tokens behind
+    --prompts: it says how often the drafter agrees at each depth, what is usual, and which other reading of the drafter
+    would agree more (layers, states, norms, prompts, RoPE).
 
     \b
         spectune doctor
@@ -50,10 +59,19 @@ def doctor(args: DoctorArgs) -> None:
     """
     from .findings import examine
 
-    found = examine(args.store, measure=not args.no_measure, target=args.target, drafters=args.drafters)
+    found = examine(
+        args.store,
+        measure=not args.no_measure,
+        target=args.target,
+        drafters=args.drafters,
+        prompts=None if args.no_measure else lambda: named_prompts(args.settings, args.prompts, "calibration"),
+    )
     broken = [finding.name for finding in found.findings if finding.verdict == "broken"]
-    facts = {"is_sound": not broken} | _facts(found)
-    print_facts(facts, [_table(found, args.commands, is_brief=not args.settings.verbose)], as_json=args.as_json)
+    facts = _facts(found)
+    shown = [_table(found, args.commands, is_brief=not args.settings.verbose)]
+    if found.checkups:
+        shown.append(_agreement(facts["agreement"]))
+    print_facts({"is_sound": not broken} | facts, shown, as_json=args.as_json)
     if broken:
         click.echo(f"Error: broken: {', '.join(broken)}; see what to do about each above", err=True)
         click.get_current_context().exit(1)
@@ -74,12 +92,43 @@ def _table(found: Examination, commands: bool, *, is_brief: bool) -> Table:
     return Table(title="spectune doctor", columns=columns, rows=rows)
 
 
+def _agreement(facts: list[Json]) -> Table:
+    columns = ("drafter", "depth", "agrees", "of", "usual", "source")
+    rows = [
+        (
+            each["drafter"],
+            each["depth"],
+            f"{each['agrees']:.0%}",
+            each["positions"],
+            f"{each['usual_low']:.0%} to {each['usual_high']:.0%}",
+            each["source"],
+        )
+        for each in facts
+    ]
+    return Table(title="drafted tokens that are the target's, where those before them are", columns=columns, rows=rows)
+
+
 def _facts(found: Examination) -> Json:
     return {
         "findings": [_finding_facts(finding) for finding in found.findings],
         "devices": [_device_facts(each) for each in found.devices],
         "kept_devices": [_kept_facts(each) for each in found.kept],
+        "agreement": [facts for each in found.checkups for facts in _agreement_facts(each)],
     }
+
+
+def _agreement_facts(done: Checkup) -> Iterator[Json]:
+    for depth, (share, reached) in enumerate(zip(done.found.shares, done.found.reached, strict=True), start=1):
+        low, high = done.usual.at(depth)
+        yield {
+            "drafter": done.name,
+            "depth": depth,
+            "agrees": share,
+            "positions": reached,
+            "usual_low": low,
+            "usual_high": high,
+            "source": done.usual.source,
+        }
 
 
 def _finding_facts(finding: Finding) -> Json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from . import servers
+from ..engines.table import RUNNING, SERVERS
 from .cells import validation_facts, validation_table
 from .command import fields_of
 from .existing import not_profiled, opened_there
@@ -24,18 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..db.store import Store
+    from ..engines.measured import MeasuredEngine
     from ..planner.plans.plan import Plan
     from ..profiler.prompts import Prompt
     from ..profiler.records.model import ModelIdentity
-    from ..runtime.engines.measured import MeasuredEngine
     from ..tuning.engines.profile import EngineProfile
     from ..tuning.engines.validate import EngineValidateRequest, EngineValidation
     from .plan import PlanArgs
     from .profile import ProfileArgs
     from .validate import ValidateArgs
 
-NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # that run here; a test compares them
-SEVERAL = ("llama.cpp", "vllm")  # decode several sequences at once
 PROFILE = {
     "engine",
     "target",
@@ -56,7 +54,7 @@ TURNS = 4  # of every round of a validation
 
 option = choice(
     "Use an engine instead of spectune's own decoder: one that runs here, on the CPU, or whose server is given.",
-    sorted({*NAMES, *servers.NAMES}),
+    sorted({*RUNNING, *SERVERS}),
     "--engine",
 )
 Json = dict[str, Any]  # JSON values
@@ -197,11 +195,11 @@ def _dtype(engine: str, asked: str) -> str:
 
 
 def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the typed batches; else 1, and 4 where the engine takes several sequences."""
+    """Return the typed batches; else 1, and 4 where the engine is a server, which decodes several sequences."""
     source = click.get_current_context().get_parameter_source("batches")
     if source == ParameterSource.COMMANDLINE:
         return asked
-    return (1, 4) if engine in SEVERAL else (1,)
+    return (1, 4) if engine in SERVERS else (1,)
 
 
 def _target(text: str, store: Store) -> ModelIdentity:

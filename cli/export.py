@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..engines.table import ENGINES
 from . import options
 from .command import Args, command
 from .existing import as_it_is, require_there
@@ -16,19 +17,18 @@ from .report import Table, facts_of, print_facts, tell
 
 if TYPE_CHECKING:
     from ..db.store import Store
+    from ..engines.export import Dropped, Exported
     from ..planner.plans.plan import Plan
-    from ..runtime.engines.exported import Dropped, Exported
     from ..tuning.export import ExportRequest
 
 NO_PLAN = "so no plan either; run: spectune plan, or give --plan FILE"
-NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportArgs(Args):
     """What was typed."""
 
-    engine: str = choice("Whose settings.", NAMES, required=True)
+    engine: str = choice("Whose settings.", tuple(ENGINES), required=True)
     engine_version: str | None = option("The newest whose options were recorded unless given.", metavar="V")
     plan: str | None = option("A number of the list or a file; else the newest for the engine.", metavar="PLAN")
     target: Path | None = path_option(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import NotInstalledError, SpectuneError
 from .inspection import Inspection, inspect_devices
@@ -16,6 +17,11 @@ from .kept_devices import KeptDevice, compare
 from .kept_devices import findings_of as kept_findings
 from .readings import Finding
 from .readings import findings_of as device_findings
+
+if TYPE_CHECKING:
+    from ..profiler.prompts import Prompt
+    from ..tuning.doctor.checkup import Checkup
+    from ..tuning.doctor.finding import DrafterFinding
 
 MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
 OF_RUN = re.compile(r"extra == ['\"]run['\"]")  # what measures and decodes, which plans do without
@@ -28,14 +34,21 @@ class Examination:
     findings: tuple[Finding, ...]
     devices: tuple[Inspection, ...] = ()
     kept: tuple[KeptDevice, ...] = ()
+    checkups: tuple[Checkup, ...] = ()
 
 
 def examine(
-    store: str | None, *, measure: bool, target: str | None = None, drafters: Mapping[str, str] | None = None
+    store: str | None,
+    *,
+    measure: bool,
+    target: str | None = None,
+    drafters: Mapping[str, str] | None = None,
+    prompts: Callable[[], Sequence[Prompt]] | None = None,
 ) -> Examination:
     """Return what was found about everything; it stores a measured bandwidth at most.
 
-    `measure` allows to measure an unknown memory bandwidth; `target` and `drafters`, by name, are looked at if given.
+    `measure` allows to measure an unknown memory bandwidth; `target` and `drafters`, by name, are looked at if given,
+    and drafts are compared with the target's own text behind `prompts`.
     """
     system = Finding(name="spectune", seen=f"{version('spectune')}, Python {platform.python_version()}")
     libraries = library_findings(requires("spectune") or [])
@@ -43,8 +56,13 @@ def examine(
     software = _guarded("torch", lambda: _torch(here.devices))
     kept = _guarded("store", lambda: _store(store, here.devices))
     models = _guarded("models", lambda: Examination(findings=tuple(model_findings(target, drafters or {}))))
-    findings = (system, *libraries, *here.findings, *software.findings, *kept.findings, *models.findings)
-    return Examination(findings=findings, devices=here.devices, kept=kept.kept)
+    drafts = Examination(findings=())
+    is_sound = all(finding.verdict != "broken" for finding in models.findings)
+    if prompts is not None and target is not None and drafters and is_sound:
+        drafts = _guarded("drafts", lambda: _drafts(target, drafters, prompts()))
+    parts = here, software, kept, models, drafts
+    findings = (system, *libraries, *(finding for part in parts for finding in part.findings))
+    return Examination(findings=findings, devices=here.devices, kept=kept.kept, checkups=drafts.checkups)
 
 
 def library_findings(requirements: list[str]) -> Iterator[Finding]:
@@ -134,7 +152,18 @@ def _torch(devices: Sequence[Inspection]) -> Examination:
         advice=f"set OMP_NUM_THREADS={cores} or less" if threads > cores else "",
         command='python -c "import torch; print(torch.get_num_threads())"',
     )
-    return Examination(findings=(built, threaded))
+    return Examination(findings=(built, threaded, *_backends(devices)))
+
+
+def _backends(devices: Sequence[Inspection]) -> Iterator[Finding]:
+    """Yield what would run the rounds of plain decoding on each device that torch sees."""
+    import torch
+
+    from ..runtime.backends.names import name_on
+
+    for found in devices:
+        if found.device.kind == "cpu" or torch.cuda.is_available():
+            yield Finding(name=f"backend on {found.place}", seen=name_on(torch.device(found.place)))
 
 
 def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
@@ -168,50 +197,78 @@ UNFITTED = "name a target that can be computed with --target, to see whether it 
 
 
 def model_findings(target: str | None, drafters: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for every model; no weight is read, but those of a target with drafters are hashed.
+    """Yield findings for every model; no weight is read, but a target's are hashed for drafters that name it so.
 
     Models are folders, GGUF files or ids; drafters, by name, must also fit the target, which may be None.
     """
     if target is None and not drafters:
         return
     from ..profiler.hub import resolve_model
-    from ..profiler.identity import identify
-    from ..runtime.models.drafter import require_described, require_drafter_of
-    from ..runtime.models.formats import draft_role
+    from ..profiler.mtp_layers import note_of_mtp
     from ..runtime.models.rehearsal import require_loadable
-    from ..tuning.positions import notes_of_reach
+    from ..tuning.doctor.registry import file_findings
     from ..tuning.prompt_room import positions_of, why_shorter_at
 
-    identity = None
+    sound = None
     if target is not None:
         try:
             place = resolve_model(target)
             require_loadable(str(place))
-            identity = identify(place) if drafters else None
             seen = f"{positions_of(place):,} positions{why_shorter_at(place)}, can be computed"
             yield Finding(name="target", seen=seen)
+            sound = place
+            if note := note_of_mtp(place):
+                yield Finding(name="target: MTP", seen=note, verdict="note", advice="nothing, to draft without them")
         except SpectuneError as error:
             yield _broken("target", error)
     for name, model in drafters.items():
         try:
             place = resolve_model(model)
-            role = draft_role(place)
-            if role == "draft":
-                require_loadable(str(place))
-            if identity is None:
-                require_described(place)
-            else:
-                require_drafter_of(place, identity)
         except SpectuneError as error:
             yield _broken(f"drafter {name}", error)
             continue
-        if identity is None:
-            yield Finding(name=f"drafter {name}", seen=f"{role}, sound by itself", verdict="note", advice=UNFITTED)
-            continue
-        yield Finding(name=f"drafter {name}", seen=f"{role}, can be computed")
+        yield _fit(name, sound, place)
+        if sound is not None:
+            yield from (_shown(name, each) for each in file_findings(name, sound, place))
+
+
+def _fit(name: str, target: Path | None, place: Path) -> Finding:
+    """Return whether a drafter can be loaded, beside a target where there is one."""
+    from ..profiler.identity import identify
+    from ..runtime.models.drafter import require_described, require_drafter_of
+    from ..runtime.models.formats import draft_role
+    from ..runtime.models.rehearsal import require_loadable
+    from ..runtime.models.vocabulary import require_one_vocabulary
+
+    try:
+        role = draft_role(place)
         if role == "draft":
-            for note in notes_of_reach(Path(identity.location), {name: place}):
-                yield Finding(name=f"drafter {name}", seen=note, verdict="note", advice="keep to shorter texts")
+            require_loadable(str(place))
+        if target is None:
+            require_described(place)
+            return Finding(name=f"drafter {name}", seen=f"{role}, sound by itself", verdict="note", advice=UNFITTED)
+        if role == "draft":  # what a target's weights are does not matter
+            require_one_vocabulary(str(target), str(place))
+        else:
+            require_drafter_of(place, identify(target))
+    except SpectuneError as error:
+        return _broken(f"drafter {name}", error)
+    return Finding(name=f"drafter {name}", seen=f"{role}, can be computed")
+
+
+def _shown(name: str, found: DrafterFinding) -> Finding:
+    return Finding(name=f"drafter {name}: {found.check}", seen=found.seen, verdict=found.severity, advice=found.advice)
+
+
+def _drafts(target: str, drafters: Mapping[str, str], prompts: Sequence[Prompt]) -> Examination:
+    """Return what the drafters' forwards show along the target's own text."""
+    from ..profiler.hub import resolve_model
+    from ..tuning.doctor.checkup import check_up, findings_of
+
+    places = {name: resolve_model(model) for name, model in drafters.items()}
+    done = tuple(check_up(resolve_model(target), places, prompts))
+    findings = tuple(_shown(each.name, found) for each in done for found in findings_of(each))
+    return Examination(findings=findings, checkups=done)
 
 
 def _broken(name: str, error: SpectuneError) -> Finding:

@@ -50,9 +50,9 @@ class ImportArgs(Args):
 def import_(args: ImportArgs) -> None:
     """Add measurements made elsewhere.
 
-    FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o wrote comes
-    back as it was. Measurements of other software get a regime of their own, imported:NAME, and never mix with
-    spectune's. What the store holds already is not added again. An engine's own counters are read with --format,
+    FILE is a table (.csv) or a document (.json), described in docs/reference/import-files.md; what spectune show -o
+    wrote comes back as it was. Measurements of other software get a regime of their own, imported:NAME, and never mix
+    with spectune's. What the store holds already is not added again. An engine's own counters are read with --format,
     brought to one definition of acceptance and printed. With --plan they are saved as an observation of the plan
     that the engine ran.
 

@@ -20,7 +20,7 @@ class KeptDevice:
 
 
 def compare(kept: Sequence[Device], here: Sequence[Device]) -> tuple[KeptDevice, ...]:
-    """Return every kept device beside the nearest one here, the best matches first; none without devices here."""
+    """Return every stored device beside the nearest one here, the best matches first; none without devices here."""
     pairs = [(device, nearest(device, here)) for device in kept]
     matched = [
         KeptDevice(device=device, here=mine, match=match_devices(wanted=mine, have=device))
@@ -31,7 +31,7 @@ def compare(kept: Sequence[Device], here: Sequence[Device]) -> tuple[KeptDevice,
 
 
 def findings_of(matched: Sequence[KeptDevice]) -> Iterator[Finding]:
-    """Yield for each kept device how well it matches and what differs."""
+    """Yield for each stored device how well it matches and what differs."""
     for each in matched:
         place = "the CPU" if each.here.kind == "cpu" else f"cuda:{each.here.index}"
         name = f"measured {each.device.fingerprint}"

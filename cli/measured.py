@@ -86,7 +86,7 @@ def latency_facts(done: LatencyProfile, store_url: str) -> Json:
 
 
 def common_facts(device: Device, identities: Identities, surfaces: Sequence[LatencySurface], store_url: str) -> Json:
-    """Return what every kind of profile tells, None and no rows for what only some of them measure; JSON values."""
+    """Return what every kind of profile shows, None and no rows for what only some of them measure; JSON values."""
     names = {model.key: name for name, model in identities.drafters.items()}
     names[identities.target.key] = identities.target.name
     return {

@@ -58,6 +58,14 @@ def named_model(text: str, store: Store) -> ModelIdentity:
     return found[0]
 
 
+def tell_unused(settings: Settings, target: Path | str) -> None:
+    """Say that a target's layers for multi-token prediction are not used, where it has some."""
+    from ..profiler.mtp_layers import note_of_mtp
+
+    if note := note_of_mtp(Path(target)):
+        tell(settings, note)
+
+
 def tell_dequantised(settings: Settings, models: Iterable[Path | str], dtype: str | None) -> None:
     """Say of each model in a GGUF file how its weights run, if not as stored; ModelError where it cannot be read."""
     from ..profiler.gguf_file import is_gguf, read_gguf

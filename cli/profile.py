@@ -12,7 +12,7 @@ from . import engine as engines
 from . import options, servers
 from .command import Args, command, fields_of
 from .fleet import ray_address
-from .model import model_places, tell_dequantised
+from .model import model_places, tell_dequantised, tell_unused
 from .option import choice, flag, option, path_option, real, whole
 from .prompts import named_prompts, tell_cut
 from .report import print_facts, progress, tell
@@ -171,7 +171,8 @@ def _profile(args: ProfileArgs) -> None:
     own = {"prompts": used, "models": args.models(), "temperature": temperature, "more_temperatures": tuple(more)}
     request = ProfileRequest(**(fields_of(ProfileRequest, args) | own))
     tell_dequantised(args.settings, (request.models.target, *request.models.drafters.values()), request.dtype)
-    _tell_reach(args, request)
+    tell_unused(args.settings, request.models.target)
+    _tell_findings(args, request)
     if args.prompts is not None:
         tell_cut(args.settings, request)
     if args.dry_run:
@@ -194,14 +195,14 @@ def _profile_server(args: ProfileArgs, prompts: Sequence[Prompt]) -> None:
             servers.profile_server(args.settings, job, args.starts, opened, fresh=args.fresh, as_json=args.as_json)
 
 
-def _tell_reach(args: ProfileArgs, request: ProfileRequest) -> None:
-    """Say from which context on a draft model's drafts no longer count."""
-    from ..runtime.models.formats import draft_role
-    from ..tuning.positions import notes_of_reach
+def _tell_findings(args: ProfileArgs, request: ProfileRequest) -> None:
+    """Say what the files of target and drafters let expect of the drafts; what cannot be loaded is refused later."""
+    from ..tuning.doctor.registry import file_findings
 
-    models = {name: path for name, path in request.models.drafters.items() if draft_role(path) == "draft"}
-    for note in notes_of_reach(request.models.target, models):
-        tell(args.settings, note)
+    for name, path in request.models.drafters.items():
+        for found in file_findings(name, request.models.target, path):
+            if found.severity == "note":
+                tell(args.settings, f"{found.seen}; {found.advice}")
 
 
 def _profile_one(args: ProfileArgs, request: ProfileRequest) -> None:

@@ -12,6 +12,7 @@ from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table
 from .servers import ended_by_signals
 
 if TYPE_CHECKING:
+    from ..engines.bundle import Trial
     from ..engines.server import ServerTimeouts
     from ..profiler.prompt import Prompt
     from ..tuning.engines.served_race import Raced
@@ -60,23 +61,23 @@ def race_choice(
     settings: Settings, found: Tuned, server: TunedServer, rounds: int
 ) -> tuple[tuple[Raced, ...], tuple[str, ...]]:
     """Race a choice against the command as it is, and return what it gains and warnings."""
-    from ..tuning.engines.honest import unsure, warnings_behind
+    from ..tuning.engines.honest import named_by_source, unsure, warnings_behind
     from ..tuning.engines.served_race import BEFORE, race
 
     job, before, after = server.job, server.counted(server.job.command), server.command(found.start)
     requests = len(job.concurrencies) * job.requests
     tell(settings, f"{2 * rounds} starts of the server, {requests} requests behind each")
     with ended_by_signals(), progress(settings) as report:
-        rows, ran = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
-    warned = [*warnings_behind(ran, job.sampling, BEFORE)]
-    for one in rows:
+        ran = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
+    warned = [*ran.notes, *warnings_behind(named_by_source(ran.trials), job.sampling, BEFORE)]
+    for one in ran.rows:
         warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
-    return rows, tuple(warned)
+    return ran.rows, tuple(warned)
 
 
 def race_facts(rows: Sequence[Raced], warned: Sequence[str]) -> Json:
     """Return a race's results as JSON values."""
-    return {"rows": [facts_of(one) for one in rows], "warnings": list(warned)}
+    return {"rows": [{**facts_of(one), "is_worth": one.is_worth} for one in rows], "warnings": list(warned)}
 
 
 def print_race(rows: Sequence[Raced], warned: Sequence[str]) -> None:
@@ -99,32 +100,19 @@ def validate_url(
     from dataclasses import replace
 
     from ..engines.server import reached
+    from ..tuning.engines.loads import words_of
     from ..tuning.engines.look import look
     from ..tuning.engines.tuned_server import job_of
 
     job = replace(job_of(found.bundle, (), prompts, options.api_key(), limits), concurrencies=tuple(found.ways))
     with ended_by_signals(), progress(settings) as report:
         server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
-        ran = look(job, server, report)
-    rows = []
-    for trial in ran.trials:
-        ways, length = found.ways[trial.concurrency], trial.start.at(trial.concurrency)
-        way = next((one for one in ways if one.length == length), None)
-        chosen = next(one.way for one in found.choices if one.concurrency == trial.concurrency)
-        rows.append(
-            {
-                "concurrency": trial.concurrency,
-                "length": length,
-                "measured_tokens_per_s": trial.load.steady_tokens_per_s,
-                "planned_tokens_per_s": None if way is None else way.tokens_per_s,
-                "interval": None if way is None else way.interval,
-                "chosen_length": chosen.length,
-            }
-        )
+        ran = look(job, server, report, words=words_of(found.bundle.trials))
+    rows = [_beside_plan(found, trial, ran.trials) for trial in ran.trials]
     if as_json:
         print_json({"engine": job.engine.name, "rows": rows})
         return
-    columns = ("at once", "drafts", "tokens/s", "planned tokens/s", "90 %", "the plan drafts")
+    columns = ("at once", "drafts", "tokens/s", "at the plan's pace", "planned tokens/s", "90 %", "the plan drafts")
     shown = [
         tuple(f"{one[0]:.1f} to {one[1]:.1f}" if isinstance(one, tuple) else one for one in row.values())
         for row in rows
@@ -132,6 +120,26 @@ def validate_url(
     print_table(Table(title="what runs, and what was planned of it", columns=columns, rows=shown))
     if any(row["length"] != row["chosen_length"] for row in rows):
         click.echo("note: the server drafts otherwise than the plan; restart it as the plan says, and run this again")
+
+
+def _beside_plan(found: Tuned, trial: Trial, looked: Sequence[Trial]) -> Json:
+    """Return a load of what runs beside its plan; the sentinel scales it to the pace of the plan's loads."""
+    from ..tuning.engines.ran import paces_of
+
+    concurrency, planned = trial.concurrency, found.bundle.trials
+    paces = paces_of((*planned, *looked))
+    length = trial.start.at(concurrency)
+    way = next((one for one in found.ways[concurrency] if one.length == length), None)
+    slower = paces.over(trial, [one for one in planned if one.concurrency == concurrency])
+    return {
+        "concurrency": concurrency,
+        "length": length,
+        "measured_tokens_per_s": trial.load.steady_tokens_per_s,
+        "at_pace_tokens_per_s": slower * trial.load.steady_tokens_per_s,
+        "planned_tokens_per_s": None if way is None else way.tokens_per_s,
+        "interval": None if way is None else way.interval,
+        "chosen_length": next(one.way.length for one in found.choices if one.concurrency == concurrency),
+    }
 
 
 def _raced_table(found: Sequence[Raced]) -> Table:

@@ -12,7 +12,7 @@ import click
 from ..errors import RequestError
 from . import options
 from .command import Args, command, fields_of
-from .model import loading, tell_dequantised
+from .model import loading, tell_dequantised, tell_unused
 from .option import flag, path_option, real, whole
 from .prompts import typed_text
 from .report import print_json, tell
@@ -91,7 +91,7 @@ def run(args: RunArgs) -> None:
     wanted = GenerationSettings(**fields_of(GenerationSettings, args))
     question = _question(args, text)
     generator = _loaded(args)
-    _tell_choice(args, generator.choice)
+    _tell_choice(args, generator.choice, generator.backend)
     if args.as_json:
         _print_done(generator, (generator.chat if args.chat else generator.generate)(question, wanted), args)
         return
@@ -127,21 +127,23 @@ def _loaded(args: RunArgs) -> Generator:
     return generator
 
 
-def _tell_choice(args: RunArgs, choice: Choice) -> None:
+def _tell_choice(args: RunArgs, choice: Choice, backend: str) -> None:
     from ..runtime.fallbacks import in_brief
 
     planned = None if choice.plan is None else choice.plan.dtype
     tell_dequantised(args.settings, (args.target, *args.drafters.values()), args.dtype or planned)
+    tell_unused(args.settings, args.target)
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
     reason = choice.reason if args.settings.verbose else in_brief(choice)
-    tell(args.settings, f"{reason}{number}{_unloaded(args.drafters, choice)}")
+    tell(args.settings, f"{reason}{number}; backend {backend}{_unloaded(args.drafters, choice)}")
 
 
 def _print_done(generator: Generator, done: Completion, args: RunArgs) -> None:
     origin = {"source": generator.choice.source, "reason": generator.choice.reason}
     facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
     facts |= {"lossy": list(done.lossy)} if _is_lossy(generator, args.allow_lossy) else {}
-    print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": _seen(generator)})
+    facts |= {"finish_reason": done.finish_reason, "plan": origin, "backend": generator.backend}
+    print_json({**facts, "events": _seen(generator)})
 
 
 def _echoed(pieces: Pieces[str, None, Completion]) -> Completion:
@@ -184,7 +186,7 @@ STRAY = 3.0  # times the middle round: what takes longer meets a capture, a comp
 
 
 class Pace:
-    """Notes what the rounds of one text take, and tells whoever else watches."""
+    """Notes what the rounds of one text take, and passes it to other observers."""
 
     def __init__(self, watch: RoundObserver | None) -> None:
         """Stand before a watch."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ..engines.table import RUNNING, SERVERS
 from . import options
 from .report import Settings, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .tune_output import print_looked, print_tuned, ran_table, tuned_facts
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ..tuning.engines.tune import Tuned
     from ..tuning.engines.tuned_server import ServerJob, TunedServer
 
-NAMES = ("llama.cpp", "sglang", "tensorrt-llm", "vllm")  # a test compares them
 REQUESTS = 16  # of a load, or twice the largest concurrency
 Json = dict[str, Any]  # JSON values
 
@@ -32,10 +32,9 @@ NO_SERVER = "is of a server; give one with --engine, and --server URL or -- COMM
 
 
 def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequence[Prompt], asked: Json) -> ServerJob:
-    """Return the loads that were asked for; UsageError unless there is a command or a URL, and not both."""
+    """Return the requested loads; UsageError unless there is a command or a URL, and not both."""
     from ..engines.load import SamplingParams
     from ..engines.server import ServerTimeouts
-    from ..engines.table import ENGINES
     from ..tuning.engines.tuned_server import ServerJob
 
     require_one_way(command, url)
@@ -43,7 +42,7 @@ def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequen
     if more:
         raise click.UsageError("a server is measured at one temperature; profile again for another.")
     return ServerJob(
-        engine=ENGINES[engine],
+        engine=SERVERS[engine],
         command=tuple(command),
         prompts=prompts,
         sampling=SamplingParams(
@@ -73,10 +72,8 @@ def is_server(engine: str | None, command: Sequence[str], url: str | None, stray
             told = f"got an unexpected argument {command[0]!r}; {stray}" if command else "--server needs --engine."
             raise click.UsageError(told)
         return False
-    from .engine import NAMES as HERE
-
     is_one = bool(command or url)
-    if engine not in (NAMES if is_one else HERE):
+    if engine not in (SERVERS if is_one else RUNNING):
         told = "has no server that is measured" if is_one else "does not run here; give --server URL or its -- COMMAND"
         raise click.UsageError(f"{engine} {told}.")
     return is_one
@@ -113,7 +110,8 @@ def measured(
     from ..report.file import require_writable, write_whole
     from ..tuning.engines.honest import warnings_before
     from ..tuning.engines.server_profile import ServerProfile
-    from ..tuning.engines.tune import TuneRequest, tune
+    from ..tuning.engines.serving import TuneRequest
+    from ..tuning.engines.tune import tune
     from ..tuning.engines.tuned_server import TunedServer
 
     require_writable(file)
@@ -191,6 +189,7 @@ def look_at(
 
     from ..engines.server import reached
     from ..tuning.engines.honest import warnings_before
+    from ..tuning.engines.loads import words_of
     from ..tuning.engines.look import look, tells_more
     from ..tuning.engines.server_profile import ServerProfile
 
@@ -198,8 +197,8 @@ def look_at(
         tell(settings, f"warning: {line}")
     with ended_by_signals(), progress(settings) as report:
         server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
-        found = look(job, server, report, rates=rates, seed=seed)
-    kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
+        kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
+        found = look(job, server, report, rates=rates, seed=seed, words=words_of(kept.bundle.trials))
     trials = (*kept.bundle.trials, *found.trials)
     kept.save(replace(kept.bundle, version=found.version, trials=trials))
     notes = (*found.notes, tells_more(trials))
@@ -228,7 +227,8 @@ def planned(bundle: Bundle, command: Sequence[str], bounds: LatencyBounds) -> tu
     from ..planner.engines.served import PLAIN
     from ..tuning.engines import tuned_server
     from ..tuning.engines.look import NO_PLAIN
-    from ..tuning.engines.tune import TuneRequest, plan
+    from ..tuning.engines.serving import TuneRequest
+    from ..tuning.engines.tune import plan
 
     setup = bundle.setup
     serving = tuned_server.TunedServer(tuned_server.job_of(bundle, command, (), options.api_key()), bundle.version)

@@ -28,7 +28,7 @@ VERIFY = "verify"  # role of a target's forwards over drafts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One record: as it is kept, as facts for programs, as tables and a picture for people."""
+    """One record: as it is stored, as facts for programs, as tables and a picture for people."""
 
     document: str
     facts: Json
@@ -99,7 +99,7 @@ KINDS: Mapping[str, Callable[[Store, int | None], Stored]] = {
 
 
 def surface_facts(row: SurfaceRow, names: Mapping[str, str]) -> Json:
-    """Return what a surface is about, how many timings were ever kept of it and when the last; JSON values."""
+    """Return what a surface is about, how many timings it ever had and when the last; JSON values."""
     return asdict(row) | {"model": names.get(row.model, row.model)}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..engines.table import SERVERS
 from . import options, raced, servers
 from .command import Args, command
 from .option import choice, option, path_option, whole
@@ -39,7 +40,7 @@ class TuneArgs(Args):
     """What was typed."""
 
     command: tuple[str, ...] = options.server_command
-    engine: str = choice("Whose server the command starts.", servers.NAMES, required=True)
+    engine: str = choice("Whose server the command starts.", sorted(SERVERS), required=True)
     url: str | None = options.url
     prompts: Path | None = options.prompts
     sample: int | None = options.sample
@@ -82,7 +83,8 @@ def tune(args: TuneArgs) -> None:
     The result is the same command with the best speculative options, for each concurrency, or plain decoding where
     that is faster. It does what `profile`, `plan` and, with --rounds, `validate` do of a server. An interrupted run
     resumes. API keys come from SPECTUNE_API_KEY or OPENAI_API_KEY. Of SGLang and TensorRT-LLM all this ran on a
-    scripted server alone; DFLASH, DSPARK, MTP layers and EAGLE heads of most engines are parsed only (docs/tune.md).
+    scripted server alone; DFLASH, DSPARK, MTP layers and EAGLE heads of most engines are parsed only
+    (docs/reference/support-matrix.md).
 
     \b
         spectune tune --engine llama.cpp --prompts traffic.jsonl -- llama-server -m target.gguf -md draft.gguf -np 8

@@ -10,8 +10,9 @@ import click
 from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
+    from ..tuning.engines.compared import TunedChoice
     from ..tuning.engines.look import Looked
-    from ..tuning.engines.tune import Tuned, TunedChoice
+    from ..tuning.engines.tune import Tuned
     from ..tuning.engines.tuned_server import TunedServer
 
 Json = dict[str, Any]  # JSON values
@@ -19,8 +20,8 @@ Json = dict[str, Any]  # JSON values
 
 def tuned_facts(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> Json:
     """Return what was found as JSON values."""
-    from ..engines.base import written_files
     from ..engines.command import hidden
+    from ..engines.server_engine import written_files
 
     command = [] if serving.job.url else serving.command(found.start)
     return {
@@ -40,8 +41,8 @@ def tuned_facts(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> Js
 
 def print_tuned(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> None:
     """Print the best drafts, what to know of them, and the command that makes them."""
-    from ..engines.base import written_files
     from ..engines.command import typed
+    from ..engines.server_engine import written_files
     from ..planner.engines.served import PLAIN
 
     guessed = [one for one in found.choices if not one.way.is_measured]

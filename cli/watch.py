@@ -70,7 +70,7 @@ def watch(args: WatchArgs) -> None:
     """Tell whether servers decode as was planned.
 
     Reads counters at every URL, and says when acceptance or the running batch left the plan, and what a new plan would
-    gain. Nothing is sent to servers but requests for their metrics. A Prometheus server tells of a fleet at once.
+    gain. Nothing is sent to servers but requests for their metrics. A Prometheus server covers a fleet at once.
 
     \b
         spectune watch http://one:8000 http://two:8000 --plan 7
@@ -126,7 +126,7 @@ def _expected(args: WatchArgs) -> tuple[tuple[Expected, ...], str]:
 
 
 def _engine_of(plan: Plan) -> str:
-    from ..runtime.engines.regime import measured_in
+    from ..engines.regime import measured_in
 
     own = measured_in(plan)
     return "" if own is None else own.engine

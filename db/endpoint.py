@@ -90,7 +90,7 @@ class Endpoint:
         return IN_PATH.sub(lambda found: quote(_named(found[1], arguments, sent), safe=""), self.path)
 
     def query(self, arguments: Arguments) -> Arguments:
-        """Return what a call asks for behind its path; of several models each as `model`."""
+        """Return a call's query behind its path; of several models each as `model`."""
         free = ((name, value) for name, value in arguments.items() if name not in self.in_path)
         return {name.removesuffix("s") if isinstance(value, tuple) else name: value for name, value in free}
 

@@ -29,7 +29,7 @@ def key_of(surface: Any) -> dict[str, str]:  # Any: whatever has the fields of a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceRow:
-    """One surface: its key, how many timings were ever kept of it, and when the newest was."""
+    """One surface: its key, how many timings it ever had, and when the newest was."""
 
     id: int
     device: str  # Device.fingerprint
@@ -43,7 +43,7 @@ class SurfaceRow:
 
     @property
     def key(self) -> SurfaceKey:
-        """What tells surfaces apart."""
+        """What distinguishes surfaces."""
         return SurfaceKey(**key_of(self))
 
 

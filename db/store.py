@@ -100,7 +100,7 @@ class Store:
 
     @adds("/v1/measurements", "post_measurements", sends=NewMeasurements)
     def add_measurements(self, surface: SurfaceKey, measurements: Sequence[Measurement]) -> None:
-        """Add cells of one surface; all of them are kept, or none."""
+        """Add cells of one surface; all of them are stored, or none."""
 
     @reads("/v1/surfaces/rows", "get_surface_rows")
     def surface_rows(
@@ -186,7 +186,7 @@ class Store:
 
     @endpoint("POST", "/v1/records/missing", "post_missing", scope="write", is_news=True, may_be_large=True)
     def missing_places(self, records: Records) -> RecordPlaces:
-        """Return the places of those of these records that the store does not hold; nothing is kept."""
+        """Return the places of those of these records that the store does not hold; nothing is stored."""
 
     @adds("/v1/records", "post_records", said="Where what was new is; it is kept now.", is_news=True)
     def keep_records(self, records: Records) -> RecordPlaces:

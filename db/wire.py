@@ -79,7 +79,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPlan:
-    """A plan as it is to be kept, and what it was computed from."""
+    """A plan as it is to be stored, and what it was computed from."""
 
     document: str  # byte for byte
     device: str  # Device.fingerprint
@@ -123,7 +123,7 @@ class Resolving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The plan, and the rung of the ladder on which it was found (docs/runtime.md)."""
+    """The plan, and the rung of the ladder on which it was found (docs/explain/runtime.md)."""
 
     plan_id: int
     rung: str
@@ -134,7 +134,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A text that is kept byte for byte: an observation or a validation of a plan."""
+    """A text that is stored byte for byte: an observation or a validation of a plan."""
 
     document: str
 
@@ -158,7 +158,7 @@ class OpenedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visits:
-    """Timed calls of an open profile: all of them are kept, or none."""
+    """Timed calls of an open profile: all of them are stored, or none."""
 
     visits: tuple[Visit, ...]
 
@@ -181,7 +181,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewUpload:
-    """A body that comes in pieces, and the request it stands for."""
+    """A body that comes in pieces, and the request it belongs to."""
 
     kind: str  # for people: "trace", "records", "finish", "part", ...
     size: int  # bytes

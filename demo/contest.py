@@ -129,7 +129,7 @@ class Counter:
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
 
     def run(self, setup: StepConfig, batch: int) -> DecodingRun:
-        """Return the fp32 decoding that tells about a setup at a batch size."""
+        """Return the fp32 decoding that judges a setup at a batch size."""
         slots = self._slots(setup, batch)
         key = (setup.policy, setup.drafter, slots)
         if key not in self._runs:

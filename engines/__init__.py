@@ -1,1 +1,1 @@
-"""Servers that people run: started or reached over HTTP, put under load, and read by their counters."""
+"""Engines that people run: plans exported to them, their servers tuned over HTTP, and those that run here measured."""

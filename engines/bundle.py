@@ -12,9 +12,9 @@ from ..errors import RequestError, StoreError
 from ..profiler.prompt import Prompt
 from ..profiler.records.wire import from_json, to_json
 from .answers import LoadResult
-from .base import Start
 from .counters import Counts
 from .sentinel import Reading
+from .server_engine import Start
 
 FORMAT = 1
 

@@ -69,6 +69,25 @@ class CounterNames:
     accepted_share: str = ""
     verified: str = ""
 
+    @classmethod
+    def with_prefix(
+        cls, prefix: str, *, generated: str, running: str, answers: tuple[str, ...] = (), has_model: bool = False
+    ) -> CounterNames:
+        """Return names as vLLM has them, and llama.cpp since pull request 26389, behind a prefix."""
+        start = f"{prefix}spec_decode_num_"
+        return cls(
+            drafts=f"{start}drafts",
+            drafted=f"{start}draft_tokens",
+            accepted=f"{start}accepted_tokens",
+            by_position=f"{start}accepted_tokens_per_pos",
+            generated=f"{prefix}{generated}",
+            prompted=f"{prefix}prefix_cache_queries",
+            cached=f"{prefix}prefix_cache_hits",
+            running=f"{prefix}{running}",
+            answers=tuple(prefix + name for name in answers),
+            has_model=has_model,
+        )
+
     @property
     def counters(self) -> tuple[str, ...]:
         """All names but those of gauges."""
@@ -122,7 +141,7 @@ class Counts:
 
 
 def since(after: CounterPage, before: CounterPage, gauges: Collection[str] = ()) -> CounterPage:
-    """Return what every counter grew by; one that fell began anew at 0, and `gauges` are as they are."""
+    """Return what every counter grew by; one that fell started again at 0, and `gauges` are as they are."""
     grown = (
         (series, value, 0.0 if series[0] in gauges else before.get(series, 0.0)) for series, value in after.items()
     )
@@ -213,12 +232,6 @@ def _by_gauges(page: CounterPage, names: CounterNames, model: str, counted: Coun
     )
 
 
-def engine_of(page: CounterPage) -> str:
-    """Return the engine whose counters are on a page; "" where none is known."""
-    known = {series[0] for series in page}
-    return next((engine for engine, names in NAMES.items() if known & {names.generated, names.drafts}), "")
-
-
 def _positions(page: CounterPage, names: CounterNames, model: str) -> tuple[float, ...]:
     at: dict[int, float] = {}
     for labels, value in samples_of(page, names.by_position, model):
@@ -235,50 +248,3 @@ def _sum(page: CounterPage, name: str, model: str) -> float | None:
 
 def _sum_of(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
-
-
-def _named(
-    prefix: str, generated: str, running: str, answers: tuple[str, ...] = (), *, has_model: bool = False
-) -> CounterNames:
-    start = f"{prefix}spec_decode_num_"
-    return CounterNames(
-        drafts=f"{start}drafts",
-        drafted=f"{start}draft_tokens",
-        accepted=f"{start}accepted_tokens",
-        by_position=f"{start}accepted_tokens_per_pos",
-        generated=f"{prefix}{generated}",
-        prompted=f"{prefix}prefix_cache_queries",
-        cached=f"{prefix}prefix_cache_hits",
-        running=f"{prefix}{running}",
-        answers=tuple(prefix + name for name in answers),
-        has_model=has_model,
-    )
-
-
-VLLM_ANSWERS = (
-    "time_to_first_token_seconds_count",
-    "request_success",
-    "e2e_request_latency_seconds_count",
-    "request_generation_tokens_count",
-    "request_prompt_tokens_count",
-    "request_decode_time_seconds_count",
-)
-NAMES: Mapping[str, CounterNames] = {
-    "vllm": _named("vllm:", "generation_tokens", "num_requests_running", VLLM_ANSWERS, has_model=True),
-    "llama.cpp": _named("llamacpp:", "tokens_predicted", "requests_processing"),
-    "sglang": CounterNames(
-        drafts="sglang:spec_verify_calls",
-        drafted="",
-        accepted="",
-        by_position="",
-        generated="sglang:generation_tokens",
-        prompted="sglang:prompt_tokens",
-        cached="sglang:cached_tokens",
-        running="sglang:num_running_reqs",
-        answers=("sglang:num_requests",),
-        has_model=True,
-        tokens_per_round="sglang:spec_accept_length",
-        accepted_share="sglang:spec_accept_rate",
-        verified="sglang:spec_num_draft_tokens",
-    ),
-}

@@ -73,7 +73,7 @@ class Address:
     key: str = field(default="", repr=False)
 
     def client(self, stall_s: float = STALL_S) -> httpx.AsyncClient:
-        """Return a client that connects anew for every request: a server may end an idle connection as it is used."""
+        """Return a client with a new connection for every request: a server may end an idle one as it is used."""
         return httpx.AsyncClient(**self._settings(stall_s), limits=httpx.Limits(max_keepalive_connections=0))
 
     def get(self, path: str, timeout_s: float = CONNECT_S) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""A sentinel load: the same few prompts at every start of a server, whose prefill tells the machine's pace.
+"""A sentinel load: the same few prompts at every start of a server, whose prefill shows the machine's pace.
 
 What a start drafts changes how long decoding takes, but not how long the same tokens take to be read:
 
@@ -54,7 +54,8 @@ def read_pace(
     """Return a server's reading at a place of its start; `more` are fields of every request.
 
     Prompts of one place are the same in every start, and those of no two places begin alike, so that no prefix cache
-    answers them. `NO_WORDS` takes the shortest prompts that do not take too short a time.
+    answers them; a server that is not started again is read at other places each time. `NO_WORDS` takes the shortest
+    prompts that do not take too short a time.
     """
     found = _read(address, more, place, words or LONG[0], stall_s)
     if words or not found.long_ms or median(found.long_ms) >= FAST_MS:

@@ -11,12 +11,12 @@ from typing import Any
 
 from ..errors import MeasurementError, RequestError
 from .answers import LoadResult
-from .base import ServerEngine, placed
 from .command import environment_secrets, port_of, secrets, value_of
 from .counters import Counts
 from .limits import STALL_S, START_S
 from .load import Address, Json, Prompts, SamplingParams, closed_loop, open_loop
 from .process import ServerProcess
+from .server_engine import ServerEngine, placed
 
 TLS = ("--ssl-keyfile", "--ssl-key-file")  # of vLLM and of llama.cpp
 

@@ -39,7 +39,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigure:
-    """One figure of a device and where it stands."""
+    """One figure of a device and its source."""
 
     name: str  # e.g. "bandwidth_gb_per_s" or "tflops.bfloat16"
     value: float
@@ -49,7 +49,7 @@ class PublishedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogued:
-    """One device of the catalogue; `missing` names the figures that no public source tells."""
+    """One device of the catalogue; `missing` names the figures that no public source gives."""
 
     device: Device
     limits: DeviceLimits

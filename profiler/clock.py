@@ -14,7 +14,7 @@ BUSY_CYCLES = 1_000_000  # of a GPU, some 0.5 ms: longer than the host takes to 
 
 
 class Clock(Protocol):
-    """Times calls on one device, and tells how much of a budget is gone."""
+    """Times calls on one device, and counts how much of a budget is gone."""
 
     def now_s(self) -> float:
         """Return seconds since some fixed moment; never goes back."""

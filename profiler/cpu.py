@@ -106,7 +106,7 @@ def allowed_cores() -> frozenset[int]:
 
 
 def available_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory available without swapping and within control groups; None where nothing tells."""
+    """Return the memory available without swapping and within control groups; None where it is unknown."""
     told = dict(line.split(":", 1) for line in (_told(root / "proc/meminfo") or "").splitlines() if ":" in line)
     free = 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
     return min((one for one in (free, memory_left(root)) if one is not None), default=None)

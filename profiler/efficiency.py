@@ -1,4 +1,4 @@
-"""Estimates for a device that was not measured: its limits, and how closely a measured device kept to its own.
+"""Estimates for a device that was not measured: its limits, and how closely a measured device comes to its own.
 
 Notation: A is (cells, 5), the least milliseconds of each part of a forward: layers (a count), weights, cache, matmul,
 attention. x is (5,), how many times longer each part really took, so x[1:] >= 1. With "sum" a forward takes A x; with
@@ -41,7 +41,7 @@ class MeasuredSurface:
 
 
 def calibrate(measured: Sequence[MeasuredSurface], limits: DeviceLimits) -> Efficiency:
-    """Return how closely a device kept to its limits, over all cells of its surfaces that ran.
+    """Return how closely a device comes to its limits, over all cells of its surfaces that ran.
 
     Surfaces of prompts do not count: their cells are many forwards, which read the weights again. Only several models
     tell whether constant time goes into launching layers or reading weights. All are of one device, regime and dtype.

@@ -1,4 +1,4 @@
-"""The forms in which people keep prompts, told apart by their keys.
+"""The forms in which people keep prompts, distinguished by their keys.
 
 The first of these keys that an entry has tells its form:
 
@@ -53,7 +53,7 @@ def prompt_of(entry: object, folder: Path) -> Prompt | None:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key tells a form, or belongs to a prompt of any form."""
+    """Return whether a key identifies a form, or belongs to a prompt of any form."""
     return key in FORMS or key in {"workload", "answer", "image", "context", "passage", "category", "tools"}
 
 

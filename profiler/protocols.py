@@ -1,4 +1,4 @@
-"""What the profiler asks of the floors above: forwards to time, and a place for finished cells."""
+"""What the profiler needs from the floors above: forwards to time, and a place for finished cells."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Repeats:
 
     @property
     def settles(self) -> bool:
-        """Whether a call is timed behind others of its own."""
+        """Whether a call is timed behind others of the same model."""
         return self.untimed_ms > 0.0
 
     def is_cooled(self, call_ms: float) -> bool:

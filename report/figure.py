@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import quote
 
 from ..errors import MeasurementError
 from .axis import Axis
@@ -11,6 +14,7 @@ from .axis import Axis
 MOST_COLUMNS = 3
 MOST_WIDE_COLUMNS = 2
 WIDE_FROM = 12  # characters of a label; such labels ask for wider panels
+NUMBER = "0123456789.,%-e\N{MINUS SIGN}\N{EN DASH}"  # characters of numbers
 Kind = Literal["measured", "held-out", "failed", "predicted", "node"]
 Symbol = Literal["measured", "held-out", "failed", "predicted", "line", "dashed line"]
 Side = Literal["above", "above right", "middle", "left"]
@@ -37,7 +41,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A dot without a value of its own: one of many that show an amount."""
+    """A dot without a value: one of many that show an amount."""
 
     x: float
     y: float
@@ -121,6 +125,19 @@ class Grid:
         kept = [place for place in range(len(self.columns)) if any(row[place] for row in self.rows)]
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return Grid(columns=tuple(self.columns[place] for place in kept), rows=rows)
+
+    @property
+    def words(self) -> tuple[bool, ...]:
+        """Whether each column holds words instead of numbers."""
+        return tuple(any(row[place].strip(NUMBER) for row in self.rows) for place in range(len(self.columns)))
+
+    @property
+    def csv_address(self) -> str:
+        """The values as a CSV file, in the address itself; numbers are without thousands separators."""
+        text = io.StringIO()
+        rows = [[cell if cell.strip(NUMBER) else cell.replace(",", "") for cell in row] for row in self.rows]
+        csv.writer(text).writerows([self.columns, *rows])
+        return f"data:text/csv;charset=utf-8,{quote(text.getvalue())}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ..errors import RequestError
 from .figure import Figure, Panel
 from .file import require_writable, write_whole
 from .png import png_image
-from .site.chart import charts, legend, symbols
+from .site.chart import charts, symbols
 from .site.frame import Frame, document, file_policy
-from .site.grid import values
 from .site.links import FileLinks
-from .site.markup import joined, tag
-from .site.page import SitePage, head, note
+from .site.page import page_of
 
 
 def require_picture(path: Path) -> None:
@@ -31,25 +29,15 @@ def write_picture(path: Path, figure: Figure) -> None:
     write_whole(path, FORMATS[path.suffix.lower()](figure))
 
 
-NAME = "figure"
-TABLE = f"{NAME}-table"
-
-
 def html_page(figure: Figure) -> str:
-    """Return a figure as an HTML document of its own."""
-    rows = [
-        tag("div", charts(row, f"{NAME}-{place}", TABLE, has_strip=figure.has_strip), class_=_looks(row))
-        for place, row in enumerate(_rows(figure.panels))
-    ]
-    body = joined(
-        head(None, figure.title),
-        [note(fact) for fact in figure.facts],
-        legend(symbols(figure.legend, figure.panels)),
-        rows,
-        values(figure.grid, "Values", TABLE),
+    """Return a figure as a whole HTML document."""
+    links = FileLinks(names=frozenset())
+    rows = _rows(figure.panels)
+    page = page_of(
+        "figure.html", links, "figure", figure.title, figure=figure, rows=rows, charts=charts, symbols=symbols
     )
-    frame = Frame(links=FileLinks(names=frozenset()), place="", policy=file_policy(), is_bare=True)
-    return document(frame, [SitePage(name=NAME, title=figure.title, body=body)], title=figure.title, current=NAME)
+    frame = Frame(links=links, place="", policy=file_policy(), is_bare=True)
+    return document(frame, [page], title=figure.title, current=page.name)
 
 
 def _rows(panels: Iterable[Panel]) -> list[list[Panel]]:
@@ -59,12 +47,6 @@ def _rows(panels: Iterable[Panel]) -> list[list[Panel]]:
             rows.append([])
         rows[-1].append(panel)
     return rows
-
-
-def _looks(row: Sequence[Panel]) -> str:
-    if len(row) == 1:
-        return "panels is-single"
-    return "panels has-names" if any(panel.has_long_labels for panel in row) else "panels"
 
 
 FORMATS: Mapping[str, Callable[[Figure], str | bytes]] = {".png": png_image, ".html": html_page}

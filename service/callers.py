@@ -1,4 +1,4 @@
-"""Who asks: tokens of programs and of browsers' cookies, found by their hash as the store knew them a moment ago."""
+"""The caller: tokens of programs and of browsers' cookies, found by their hash as the store knew them a moment ago."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _manners(is_secure: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, and what they may do."""
+    """The caller, and what it may do."""
 
     name: str
     scope: Scope
@@ -110,7 +110,7 @@ class Callers(Remembered):
         self._rows = {row.hash: row for row in self._tokens.rows()}
 
     def caller(self, token: str | None, needed: Scope) -> Caller:
-        """Return who asks; raise ProblemError: 401 without a valid token, 403 with one of too small a scope."""
+        """Return the caller; raise ProblemError: 401 without a valid token, 403 with one of too small a scope."""
         if not self.needs_token:
             return Caller(name=ANYBODY, scope="admin")
         row = self.row(token)

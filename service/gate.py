@@ -1,4 +1,4 @@
-"""What every request passes: a request id, who asks, how often, what it needs; and last a line in the log.
+"""What every request passes: a request id, the caller, how often, what it needs; and last a line in the log.
 
 Known answers to `GET /v1/resolve` go out here, since thousands of decoders send it.
 """

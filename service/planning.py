@@ -58,7 +58,7 @@ class _Planner:
 
 
 class Planning:
-    """The workers of one service, and its housekeeping; runs in a thread of its own."""
+    """The workers of one service, and its housekeeping; runs in its own thread."""
 
     def __init__(self, store: SqlStore, workers: int, politeness: int = POLITENESS) -> None:
         self._politeness = politeness

@@ -77,7 +77,7 @@ def post_visits(service: Service, _caller: str, body: bytes, *, profile_id: int)
     "/{profile_id}/parts/{name:path}", response_class=PlainTextResponse, responses=gives_text(PART, "the document")
 )
 async def get_part(request: Request, profile_id: Number, name: PartName) -> Response:
-    """Return the document kept under a name."""
+    """Return the document stored under a name."""
     service = service_of(request)
     document = await service.read(lambda: _journal(service, profile_id).part(name))
     if document is None:

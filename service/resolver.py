@@ -62,11 +62,11 @@ def _outline(plan: Plan) -> Plan:
 
 
 class Question(Resolving):
-    """What a plan is wanted for, and what tells that apart."""
+    """What a plan is wanted for, and what distinguishes it."""
 
     @property
     def key(self) -> Key:
-        """What tells questions apart; the fingerprint covers whatever of a device matters."""
+        """What distinguishes requests; the fingerprint covers whatever of a device matters."""
         return (self.device.fingerprint, self.target, self.workload, self.temperature, self.dtype)
 
     @property

@@ -48,7 +48,7 @@ async def get_resolved(
     dtype: Word = None,
     known: KnownTag = None,
 ) -> Response:
-    """Return the best plan for a device the store knows; kept in memory until the target's plans change."""
+    """Return the best plan for a device the store knows; cached until the target's plans change."""
     service = service_of(request)
     await service.freshen(service.index)
     found = service.index.devices.get(device)

@@ -112,7 +112,7 @@ def prepare_of_upload(target: str) -> Prepare:
     for pattern, prepare in UPLOADS.items():
         if (found := pattern.fullmatch(target)) is not None:
             return partial(prepare, **{name: _value(name, text) for name, text in found.groupdict().items()})
-    raise invalid(f"an upload cannot stand for {target[:200]!r}; see docs/service.md for those it can")
+    raise invalid(f"an upload cannot stand for {target[:200]!r}; see docs/reference/http.md for those it can")
 
 
 def _pattern(found: re.Match[str]) -> str:

@@ -188,7 +188,7 @@ class HttpServer(uvicorn.Server):
 
 
 def serve(store: str | None, listening: Listening, settings: ServiceSettings) -> None:
-    """Serve a store until the process is told to end; the settings' tokens are decided here.
+    """Serve a store until the process is stopped; the settings' tokens are decided here.
 
     StoreError: the store cannot be opened. RequestError: the certificate is none, another program listens there, or
     the store has no token and others than this machine could ask.

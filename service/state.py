@@ -91,13 +91,13 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that a request asks."""
+    """Return the service of a request."""
     service: Service = request.app.state.service
     return service
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who asks; the gate has let them in."""
+    """Return the caller; the gate has let them in."""
     caller: Caller = request.state.caller
     return caller
 

@@ -37,7 +37,7 @@ Offset = Annotated[int, Header(alias=UPLOAD_OFFSET, ge=0, le=MOST_ID)]
     **takes(NewUpload, examples.UPLOAD),
 )
 def post_upload(service: Service, caller: str, body: bytes) -> Work:
-    """Announce a body that comes in parts, and the request it stands for."""
+    """Announce a body that comes in parts, and the request it belongs to."""
     new = record_of(NewUpload, body)
     prepare_of_upload(f"{new.method} {new.target}")
     if len(new.target) > LONGEST_TARGET:
@@ -77,7 +77,7 @@ async def head_upload(request: Request, key: KeyPath) -> Response:
     **takes_bytes("application/octet-stream", "the next bytes"),
 )
 async def patch_upload(request: Request, key: KeyPath, offset: Offset) -> Response:
-    """Send the next bytes; they are kept once this answers. Packed by gzip, offsets count unpacked bytes."""
+    """Send the next bytes; they are stored once this answers. Packed by gzip, offsets count unpacked bytes."""
     service = service_of(request)
     content = await read_body(request, service.settings)
     row = await service.write(service.uploads.add, caller_of(request).name, key, offset, content)

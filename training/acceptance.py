@@ -11,8 +11,8 @@ from ..planner.strategies.chain import ChainPolicy
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.engine.engine import Decoder
-from ..runtime.engine.feed import Feed
+from ..runtime.engine.engine import Engine
+from ..runtime.engine.scheduler import Scheduler
 from ..runtime.engine.step_output import StepOutput
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
@@ -42,9 +42,11 @@ def chain_acceptance(
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     capacity, slots = longest + draft_room([setup]), min(SLOTS, len(requests))
     drafters = {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)}
-    decoder = Decoder(tapped_for(target, [drafter]), drafters, always(setup), slots=slots, capacity=capacity)
-    feed, kept = Feed(decoder, requests), list[int]()
-    while feed.refill():
+    decoder = Engine(tapped_for(target, [drafter]), drafters, always(setup), slots=slots, capacity=capacity)
+    scheduler, kept = Scheduler(decoder), list[int]()
+    for request in requests:
+        scheduler.add(request)
+    while scheduler.schedule():
         done = decoder.step()
         require_faultless(done)
         ended = {sequence.index for sequence in done.finished}

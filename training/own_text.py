@@ -15,8 +15,9 @@ from ..errors import TrainingError
 from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, always
-from ..runtime.engine.engine import Decoder
-from ..runtime.engine.feed import Feed
+from ..runtime.engine.engine import Engine
+from ..runtime.engine.request_state import sequences_of
+from ..runtime.engine.scheduler import Scheduler
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.image_cache import IMAGES
 from .run_folder import save_whole
@@ -51,11 +52,12 @@ def own_texts(target: CausalModel, requests: Sequence[Request]) -> Ids:
     gallery, holder = target.gallery, _Holder()
     asked = list(requests) if gallery is None else [gallery.shown(request, holder) for request in requests]
     longest = max(len(request.prompt) + request.max_new_tokens for request in asked)
-    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(asked)), capacity=longest + 1)
-    feed = Feed(decoder, asked)
-    while feed.refill():
+    decoder = Engine(target, {}, always(PLAIN), slots=min(SLOTS, len(asked)), capacity=longest + 1)
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in asked]
+    while scheduler.schedule():
         decoder.step()
-    return aligned([[*own.prompt, *done.emitted] for own, done in zip(requests, feed.sequences, strict=True)])
+    return aligned([[*own.prompt, *done.emitted] for own, done in zip(requests, sequences_of(states), strict=True)])
 
 
 def write_own_texts(

@@ -33,8 +33,9 @@ from ..profiler.records.model import ModelIdentity
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import PLAIN, StepConfig, always, draft_room
 from ..runtime.drafters.head import model_drafter
-from ..runtime.engine.engine import Decoder
-from ..runtime.engine.feed import Feed
+from ..runtime.engine.engine import Engine
+from ..runtime.engine.request_state import sequences_of
+from ..runtime.engine.scheduler import Scheduler
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
 from .acceptance import DRAFTER, require_faultless
@@ -97,7 +98,7 @@ def harvest(
     policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
     setup, slots = StepConfig(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
-    decoder = Decoder(
+    decoder = Engine(
         tapped_for(target, [drafter], also=(reads,)),
         {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)},
         always(setup),
@@ -106,8 +107,10 @@ def harvest(
         allow_lossy=True,
         judges={NOBODY.name: notes},
     )
-    feed, found = Feed(decoder, requests), list[RejectedToken]()
-    while feed.refill():
+    scheduler, found = Scheduler(decoder), list[RejectedToken]()
+    for request in requests:
+        scheduler.add(request)
+    while scheduler.schedule():
         emitted = {sequence.index: tuple(sequence.emitted) for sequence in decoder.running}
         done = decoder.step()
         require_faultless(done)
@@ -168,9 +171,10 @@ def _continued(
     if not requests:
         return []
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
-    feed = Feed(decoder, requests)
-    while feed.refill():
-        progress(feed.admitted / len(requests))
+    decoder = Engine(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
+        progress(1 - scheduler.waiting / len(requests))
         decoder.step()
-    return [tuple(sequence.emitted) for sequence in feed.sequences]
+    return [tuple(sequence.emitted) for sequence in sequences_of(states)]

@@ -1,4 +1,4 @@
-"""The jobs of edge drafting: what to plan it from, and what a server tells devices that come."""
+"""The jobs of edge drafting: what to plan it from, and what a server sends to new devices."""
 
 from __future__ import annotations
 

@@ -8,6 +8,13 @@ from pathlib import Path
 
 from ..db.rows import ENGINE_PLAN, WHAT_IF
 from ..db.store import Store
+from ..engines.drafter import engine_drafters
+from ..engines.export import Exported, export_plan, expressible
+from ..engines.rates import PLAIN, Rates, rates_of_plan
+from ..engines.regime import measured_in
+from ..engines.schema import nearest_recorded, recorded_version
+from ..engines.setting import EngineDrafter, Setting
+from ..engines.table import ENGINES
 from ..errors import MeasurementError, NoPlanError, PlanError, RequestError, SpectuneError
 from ..planner.inputs import PlanInputs
 from ..planner.plans.plan import Plan
@@ -16,14 +23,6 @@ from ..planner.pricing.cells import cells_at
 from ..planner.reasons.verdict import warnings_of
 from ..planner.search.restricted import Price, Staged, prices
 from ..profiler.snapshot import snapshot_at
-from ..runtime.engines.drafter import engine_drafters
-from ..runtime.engines.export import export_plan, expressible
-from ..runtime.engines.exported import Exported
-from ..runtime.engines.rates import PLAIN, Rates, rates_of_plan
-from ..runtime.engines.regime import measured_in
-from ..runtime.engines.schema import nearest_recorded, recorded_version
-from ..runtime.engines.setting import EngineDrafter, Setting
-from ..runtime.engines.table import ENGINES
 from .engines import sps
 from .engines.export import rates_of_engine
 from .engines.record import workload_in

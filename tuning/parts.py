@@ -1,4 +1,4 @@
-"""Finished parts of a job: made once, then found again by the run that goes on after a kill."""
+"""Finished parts of a job: made once, then found again by the run that continues after a kill."""
 
 from __future__ import annotations
 

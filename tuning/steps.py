@@ -1,4 +1,4 @@
-"""How a long job tells what it is doing, and who looks after its result."""
+"""How a long job reports what it is doing, and who looks after its result."""
 
 from __future__ import annotations
 

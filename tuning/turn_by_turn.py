@@ -1,4 +1,4 @@
-"""Conversations of several turns: each later one is a prompt of its own, behind the target's own answers."""
+"""Conversations of several turns: each later one is another prompt, behind the target's own answers."""
 
 from __future__ import annotations
 

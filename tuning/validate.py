@@ -12,6 +12,7 @@ from statistics import median
 import numpy as np
 
 from ..db.store import Store
+from ..engines.regime import measured_in
 from ..errors import PlanError, RequestError, StoreAwayError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
@@ -28,14 +29,13 @@ from ..profiler.remembered import cache_folder
 from ..runtime.batch.faults import memory_for
 from ..runtime.batch.sequence import Request
 from ..runtime.batch.step_config import StepConfig, always, plain_setup, setup_of
-from ..runtime.engines.regime import measured_in
 from ..runtime.load import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
-from .measuring.race import DecoderEntrant, race
+from .measuring.race import EngineEntrant, race
 from .measuring.speed_probe import ForwardProbe, SpeedProbe, draft_probes, gauged_sizes, pace_of
 from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
@@ -320,11 +320,11 @@ def _raced(
     )
 
 
-def entrant(name: str, setup: StepConfig, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
+def entrant(name: str, setup: StepConfig, family: Family, requests: Sequence[Request], batch: int) -> EngineEntrant:
     """Return a fresh decoder that runs every round by one setup, ready to race: what it captures is captured."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
     if family.target.regime == CAPTURED:
         decode_timed(decoder, requests[: WARM_UP_TEXTS * batch], batch)
-    return DecoderEntrant(name, decoder, requests, batch)
+    return EngineEntrant(name, decoder, requests, batch)

@@ -31,7 +31,7 @@ class _Arrival:
 
 
 class Arrivals:
-    """Plans that are new by one merge, and what happened to them according to every file that tells of them."""
+    """Plans that are new by one merge, and what happened to them according to every file that names them."""
 
     def __init__(self) -> None:
         self._arrivals: dict[int, _Arrival] = {}

@@ -67,7 +67,7 @@ def held_cells(session: Session, surface_id: int) -> HeldCells:
 
 
 def mark_of(cell: SharedCell) -> Mark:
-    """Return what tells whether a cell is here."""
+    """Return what decides whether a cell is here."""
     return record_hash(cell.measurement), cell.created
 
 

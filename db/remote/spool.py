@@ -145,7 +145,7 @@ class VisitSpool:
 
 
 def begun_spool(folder: Path, key: str, opened: OpenedProfile) -> VisitSpool:
-    """Return the spool of a profile; when it was begun tells it from another that once had its number."""
+    """Return the spool of a profile; its time of beginning distinguishes it from another that once had its number."""
     begun = content_hash(opened.begun)[:12]
     spool = VisitSpool(file=folder / f"{opened.profile_id}-{begun}{SUFFIX}")
     spool.begin(key)

@@ -74,7 +74,7 @@ class KeptOnce(Generic[Result]):
         self._is_first = True
 
     def attempt(self) -> Result:
-        """Return the result of the attempt that was stored, now or earlier; StoreAwayError asks for another attempt."""
+        """Return the result of the attempt that was stored, now or earlier; StoreAwayError means another attempt."""
         with self._writing() as session:
             if self._was_kept(session):
                 return self._results[-1]

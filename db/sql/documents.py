@@ -66,7 +66,7 @@ def row_of(record: object, **further: Any) -> Any:  # Any: values of its table's
 
 
 def names_hash(models: Iterable[str]) -> str:
-    """Return what stands for models, in any order."""
+    """Return the key of a set of models, in any order."""
     return hashlib.sha256(json.dumps(sorted(models)).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Profiles under way: what a killed one leaves behind, so that the same command goes on where it stopped."""
+"""Profiles under way: what a killed one leaves behind, so that the same command continues where it stopped."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class EdgePlan:
 
 
 class EdgeSearch:
-    """Forecasts of one recording and one server; rounds that were walked once are kept."""
+    """Forecasts of one recording and one server; rounds that were walked once are stored."""
 
     def __init__(
         self,

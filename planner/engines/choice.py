@@ -80,13 +80,13 @@ class Offer:
 
     @property
     def simplicity(self) -> tuple[int, int]:
-        """Less is simpler: nobody, the text, a model; then a shorter draft."""
+        """Less is simpler: no drafter, the text, a model; then a shorter draft."""
         policy = self.way[0]
         return (0, 0) if isinstance(policy, PlainPolicy) else (1 + isinstance(policy, ChainPolicy), policy.length)
 
 
 def source_of(way: Way) -> str:
-    """Return what a way's cost is told by: nobody, the drafter's name, or the size of n-gram."""
+    """Return what determines a way's cost: the drafter's name, the size of n-gram, or nothing."""
     policy, drafter = way
     if isinstance(policy, LookupPolicy):
         which = "" if policy.occurrence == "last" else f"-{policy.occurrence}"

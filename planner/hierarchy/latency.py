@@ -92,7 +92,7 @@ def latencies_ms(tables: Tables, stacks: Sequence[Stack], *, truncated: bool = F
 
 
 def renewals(steps: Floats, most: int) -> Floats:
-    """Return (..., most): u(s), the chance that a walk with these steps ever stands at s = 0 .. most - 1.
+    """Return (..., most): u(s), the chance that a walk with these steps ever is at s = 0 .. most - 1.
 
     `steps` (..., tokens + 1) is the law of one step; entry 0 is not read, steps are at least 1.
     """

@@ -10,7 +10,7 @@ from .compiled import compiled
 
 @compiled
 def locate(kept: Ints, children: int, located: Ints) -> None:
-    """Write the slot in the layer above and the child's rank of each kept candidate; the slot is -1 for padding.
+    """Write the slot in the layer above and the child's rank of each remaining candidate; the slot is -1 for padding.
 
     `kept` (batch, width) is slot * children + rank, below 0 for padding; `located` (2, batch, width) is written.
     """
@@ -24,7 +24,7 @@ def locate(kept: Ints, children: int, located: Ints) -> None:
 
 @compiled
 def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores: Floats32, parents: Ints) -> None:
-    """Write the path scores and the parents of the children of kept candidates; -inf below padding.
+    """Write the path scores and the parents of the children of remaining candidates; -inf below padding.
 
     `kept` (batch, width) are candidates of the layer above, the first of which has index `start` among all; `above`
     (batch, candidates) their scores; `log_probs` (batch, width, children) conditional. `scores` and `parents` (batch,

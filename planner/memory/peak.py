@@ -196,7 +196,7 @@ def answering(model: Footprint, rows: int, beside_bytes: int = 0) -> int:
 
 
 def widened(model: Footprint, rows: int) -> int:
-    """Return what a product of so many rows takes where weights are kept as halves."""
+    """Return what a product of so many rows takes where weights are stored as halves."""
     return model.widened_bytes if rows > MOST_ROWS else 0
 
 

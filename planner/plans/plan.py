@@ -139,7 +139,7 @@ class PlanCell:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Names of all that draft: every level of a stack, else the one drafter or nobody."""
+        """Names of all that draft: every level of a stack, else the one drafter, or none."""
         drafts = drafting(self.policy)
         if isinstance(drafts, StackPolicy):
             return drafts.drafters
@@ -195,7 +195,7 @@ class Plan:
 
     @property
     def regime(self) -> str:
-        """How the target's forwards ran that priced it; "eager" where nobody says."""
+        """How the target's forwards ran that priced it; "eager" where none is known."""
         return next((each.regime for each in self.provenance.surfaces if each.role == "verify"), "eager")
 
     @property
@@ -205,7 +205,7 @@ class Plan:
 
     @property
     def classifiers(self) -> tuple[tuple[str, ModelIdentity], ...]:
-        """Every pivot classifier that a cell or an alternative asks, by name; none but with PAD."""
+        """Every pivot classifier that a cell or an alternative uses, by name; none but with PAD."""
         ways = ((cell.policy, *(other.policy for other in cell.alternatives)) for cell in self.cells)
         return classifiers_of(policy for own in ways for policy in own)
 

@@ -71,7 +71,7 @@ class ValidationRow:
 
     @property
     def by_texts(self) -> float | None:
-        """Tokens kept a round over those predicted: above 1 these texts are easier to draft than the recorded ones."""
+        """Tokens per round over those predicted: above 1 these texts are easier to draft than the recorded ones."""
         if self.tokens_per_round is None or self.predicted_tokens_per_round is None:
             return None
         return self.tokens_per_round / self.predicted_tokens_per_round

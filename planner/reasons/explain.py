@@ -41,7 +41,7 @@ def explain_cell(cell: PlanCell, *, bound: LatencyBound | None = None, memory_by
 
 
 def out_of_reach(plan: Plan) -> str | None:
-    """Return in which cells nothing keeps a plan's latency bound, and what can be kept; None where all keep it."""
+    """Return in which cells nothing keeps a plan's latency bound, and what is possible; None where all keep it."""
     missed = [cell for cell in plan.cells if not cell.keeps_bound]
     if not missed or plan.bound is None:
         return None

@@ -20,7 +20,7 @@ def verdict_lines(plan: Plan) -> list[str]:
 
 
 def warnings_of(plan: Plan) -> list[str]:
-    """Return why nobody should follow a plan unseen: timings, contexts or a latency bound; empty for a sound one."""
+    """Return why a plan should not be followed unseen: timings, contexts or a latency bound; empty for a sound one."""
     missed = out_of_reach(plan)
     return [*_off(plan), *_beyond(plan), *([missed] if missed else [])]
 

@@ -9,7 +9,7 @@ from ...errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMemory:
-    """What one forward of a block drafter says behind a text; trees are then asked of it, layer by layer."""
+    """What one forward of a block drafter says behind a text; trees are then read from it, layer by layer."""
 
     places: int  # tokens, or frames, behind each text
     row_bytes: int  # alive at once inside its layers, per place

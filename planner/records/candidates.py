@@ -73,7 +73,7 @@ class Candidates(Generic[Trees]):
         return self.ops.concat(self.layer_scores)
 
     def expand(self, kept: Array) -> Growth[None]:
-        """Ask for the children of kept candidates (batch, width) of the newest layer, in the order of their slots.
+        """Request children of the remaining candidates (batch, width) of the newest layer, in the order of their slots.
 
         -1 is padding of a row that expands fewer; its children score -inf.
         """

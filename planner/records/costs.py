@@ -1,4 +1,4 @@
-"""What a cell's forwards cost, as far as a strategy asks: milliseconds by context and tokens."""
+"""What a cell's forwards cost, as far as a strategy needs: milliseconds by context and tokens."""
 
 from __future__ import annotations
 

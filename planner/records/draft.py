@@ -41,7 +41,7 @@ class Children:
 
 
 class LayerScorer(Protocol):
-    """A drafter of one round: asked for the root's children first, then layer by layer."""
+    """A drafter of one round: it answers the root's children first, then layer by layer."""
 
     def root(self, children: int) -> Children:
         """Return the best children of the committed text, width 1."""
@@ -56,7 +56,7 @@ class LayerScorer(Protocol):
 
 
 class Asked(NamedTuple):
-    """What a growing tree asks its drafter: the best `children` of the root, or of the next layer's nodes.
+    """What a growing tree requests from its drafter: the best `children` of the root, or of the next layer's nodes.
 
     `parents` and `ranks` (batch, width) as in `LayerScorer.expand`; None for the root, which is asked about first.
     """

@@ -50,7 +50,7 @@ class Attention(Protocol):
 
     @property
     def kv_heads(self) -> int:
-        """How many are asked."""
+        """How many are requested."""
 
     @property
     def head_dim(self) -> int:
@@ -90,7 +90,7 @@ def layer_numbers(attention: Attention, hidden: int, intermediate: int) -> int:
 
 
 def folded_lines(attention: Attention) -> int:
-    """Return how often a layer's mask is written anew: once per query head of a group, not at all where that is one."""
+    """Return how often a layer's mask is written: once per query head of a group, not at all where that is one."""
     return attention.heads // attention.kv_heads if attention.heads > attention.kv_heads else 0
 
 
@@ -110,7 +110,7 @@ def _matrices(architecture: Architecture) -> list[tuple[int, int]]:
 
 
 def halves_save(matrices: Iterable[tuple[int, int]]) -> int:
-    """Return the bytes that upper halves of float32 matrices (out, in) save, as far as they are kept so."""
+    """Return the bytes that upper halves of float32 matrices (out, in) save, as far as they are stored so."""
     saved = bytes_of("float32") - bytes_of("bfloat16")
     return saved * sum(rows * columns for rows, columns in matrices if is_halved(rows, columns))
 
@@ -123,5 +123,5 @@ def most_widened(matrices: Iterable[tuple[int, int]]) -> int:
 
 
 def is_halved(rows: int, columns: int) -> bool:
-    """Whether a matrix (out, in) that bfloat16 holds is kept as its upper halves; see runtime/models/projection.py."""
+    """Whether a matrix (out, in) that bfloat16 holds is stored as upper halves; see runtime/models/projection.py."""
     return rows * columns >= LEAST_HALVED and rows % 2 == 0

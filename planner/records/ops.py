@@ -68,7 +68,7 @@ class Ops(Protocol[Trees_co]):
         """Return slot and rank of candidates slot * children + rank; -1 and 0 of negative ones."""
 
     def added(self, kept: Array, start: int, above: Array, log_probs: Array) -> tuple[Array, Array]:
-        """Return path scores and parents (batch, width * children) of the children of kept candidates.
+        """Return path scores and parents (batch, width * children) of the children of remaining candidates.
 
         `above` (batch, candidates) are the scores of those among which `kept` (batch, width) are, the first of which
         has index `start` among all; below a negative one nothing is a candidate.

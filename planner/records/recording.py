@@ -72,7 +72,7 @@ def rows_of(texts: Sequence[Text]) -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recording:
-    """All expansions of a trace, numbered through; the last one, `missing`, stands for "not recorded"."""
+    """All expansions of a trace, numbered through; the last one, `missing`, means "not recorded"."""
 
     texts: tuple[Text, ...]
     rows: Rows
@@ -100,7 +100,7 @@ class Recording:
 
     @property
     def missing(self) -> int:
-        """The expansion that stands for all that were not recorded."""
+        """The expansion for all that were not recorded."""
         return len(self.child) - 1
 
     @property
@@ -147,7 +147,7 @@ class Recorded:
 
     @classmethod
     def by(cls, recording: Recording) -> Recorded:
-        """Return what a drafter's recording tells."""
+        """Return what a drafter's recording says."""
         return cls(texts=recording.texts, rows=recording.rows, recording=recording)
 
     @property

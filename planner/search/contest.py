@@ -246,7 +246,7 @@ def contest_of(
 
 
 def unknown_bytes(policy: TreePolicy, drafter: str | None) -> None:
-    """Return None: memory is told where the inputs are."""
+    """Return None: memory is known where the inputs are."""
 
 
 def _tail_ms(replay: Replay, times: RoundTimes) -> float:

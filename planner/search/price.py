@@ -127,7 +127,7 @@ def _enter_by_half(
 
 
 def needs_bytes_of(inputs: PlanInputs, costs: CellCosts) -> NeedsBytes:
-    """Return what tells the memory of a policy with a drafter in a cell."""
+    """Return what computes the memory of a policy with a drafter in a cell."""
 
     def needs_bytes(policy: TreePolicy, drafter: str | None) -> int | None:
         return memory_bytes(costs.cell, policy, drafter, inputs, costs.verifying(policy.kind, drafter).run_tokens)

@@ -203,7 +203,7 @@ class Strategy:
         raise PlanError(f"a {self.label} is not drafted by one scorer; ask the runtime's drafter")
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return what it would have kept at every position of the recorded texts.
+        """Return what it would have accepted at every position of the recorded texts.
 
         PlanError if its trees depend on more than the committed text, or too few children were recorded.
         """
@@ -284,7 +284,7 @@ def grow(policy: Strategy, scorer: LayerScorer, batch: int) -> DraftBatch:
 
 
 def results_of(policy: Strategy, recording: Recording) -> PositionResults:
-    """Return what a drafted strategy would have kept at every position, as `Strategy.results` says."""
+    """Return what a drafted strategy would have accepted at every position, as `Strategy.results` says."""
     return policy.results(Recorded.by(recording))
 
 

@@ -69,7 +69,7 @@ class ConfidentChainPolicy(Strategy):
         return self.length + 1
 
     def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
-        """Return one chain per sequence; drafting goes on while any sequence's last token is not doubted."""
+        """Return one chain per sequence; drafting continues while any sequence's last token is not doubted."""
         below, first = (yield Asked(1)), ops.rows((0,))
         tokens, drafted = [below.tokens[:, 0]], [first == 0]
         while True:

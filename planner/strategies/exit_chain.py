@@ -17,7 +17,7 @@ from .offers import Graded, Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedPolicy(DelegatingPolicy):
-    """Draft a chain by an exit; the verification goes on where the exit stopped.
+    """Draft a chain by an exit; the verification continues where the exit stopped.
 
     The exit has run the target's first layers over the newest token and all drafted ones but the last. The verification
     runs them over that one, and the other layers over all. Only chains do: a tree's nodes are verified in another order

@@ -196,7 +196,7 @@ def acceptance_by_rank(recording: Recording, chosen: Bools) -> Floats:
 
 
 def acceptance_by_depth(recording: Recording, chosen: Bools) -> Floats:
-    """Return (depths, children): how often the target's path goes on with each rank, given that it came so far.
+    """Return (depths, children): how often the target's path continues with each rank, given that it came so far.
 
     Paths start at the chosen rows, as far as recorded. The last depth is the deepest that a tenth of them reach.
     """

@@ -12,7 +12,7 @@ from .text import RecordedTexts
 
 @compiled
 def suffix_sweep(texts: RecordedTexts, memory: Ints, most: int, matches: Ints, right: Ints) -> None:
-    """Find, at every position, the longest end that occurred before, and how far the text goes on alike.
+    """Find, at every position, the longest end that occurred before, and how far the text continues alike.
 
     `memory` has room for the longest text. `matches` (rows,) gets that end's tokens, 0 without one; `right` (2, rows)
     how many of at most `most` tokens behind its first and its newest earlier occurrence the target takes.

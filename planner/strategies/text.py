@@ -108,7 +108,7 @@ class TextPolicy(Strategy):
         return ()
 
     def results_in(self, texts: Sequence[Text]) -> PositionResults:
-        """Return what it would have kept at every position of recorded texts."""
+        """Return what it would have accepted at every position of recorded texts."""
         raise NotImplementedError
 
     def results(self, recorded: Recorded) -> PositionResults:

@@ -106,7 +106,7 @@ class PromptTrace:
 
     @property
     def nodes(self) -> int:
-        """Tree nodes recorded: every child of an expansion has a score of its own."""
+        """Tree nodes recorded: every child of an expansion has its own score."""
         return int(self.log_probs.size)
 
     @property

@@ -1,4 +1,4 @@
-"""By how much a mean forward is longer than the median one that a surface tells.
+"""By how much a mean forward is longer than the median one of a surface.
 
 Decoding sums rounds, so its time is a mean. One stall would lead a cell's few repeats, so all repeats of a session tell
 it. A repeat is a visit's time per call (`profiler/repeats.py`); host times hold stalls of single calls in visits.

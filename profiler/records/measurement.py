@@ -18,7 +18,7 @@ HELD_OUT: Purpose = "held-out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One grid point timed on one device; raw repeats are kept, summaries are derived, a failure is data.
+    """One grid point timed on one device; raw repeats are stored, summaries are derived, a failure is data.
 
     How slow the whole device was at the moment of repeat i is `drift[i]`, told by the calls of other cells just before
     and after it and kept with the cell because a surface may join cells of several sessions.

@@ -51,7 +51,7 @@ MODEL = DRAFT_ROLES[0]  # the role of a drafter that needs nothing of its target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadSample:
-    """Rounds of one policy shape: round time minus its forwards timed alone; raw repeats are kept.
+    """Rounds of one policy shape: round time minus its forwards timed alone; raw repeats are stored.
 
     It is the host's own work and what a forward loses by running between others. A repeat may be negative: it is the
     difference of two clocks on a machine with moods.
@@ -160,7 +160,7 @@ class RoundOverhead:
         return tuple(dict.fromkeys(sample.beside for sample in self.samples if sample.batch == batch))
 
     def role_beside(self, batch: int, role: str, drafter: str) -> str | None:
-        """Return the role that tells of a drafter's rounds: its own, its role's, or another's newest; or None."""
+        """Return the role whose rounds price a drafter's rounds: its own, its role's, or another's newest; or None."""
         known = self.roles(batch)
         wanted = (beside(role, drafter), role)
         own = [each for each in wanted if each in known]

@@ -189,7 +189,7 @@ class LatencySurface:
         return statistics.median(cell.spread_ms / cell.median_ms for cell in ran)
 
     def held_out(self) -> tuple[HeldOut, ...]:
-        """Return what the surface says of each held-out cell beside what was measured; a failure tells nothing."""
+        """Return what the surface says of each held-out cell beside what was measured; a failure says nothing."""
         judged = [cell for cell in self.measurements if cell.purpose == "held-out" and cell.failure is None]
         predicted = [(cell, self._cost(cell.batch, cell.context_tokens, cell.tokens)) for cell in judged]
         return tuple(HeldOut(cell=cell, predicted_ms=ms) for cell, ms in predicted if ms is not None)

@@ -1,4 +1,4 @@
-"""One call of one cell as it was timed: what a session writes down before it goes on."""
+"""One call of one cell as it was timed: what a session writes down before the next one."""
 
 from __future__ import annotations
 

@@ -8,44 +8,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from markupsafe import Markup
+
 from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.prediction import Prediction
-from ...planner.strategies.naming import name_of
 from .contents import Contents
-from .grid import number, table, words
 from .links import Links, difference_page, plan_page
-from .markup import Child, Html, joined, tag
-from .page import SitePage, head, link, note, part, tiles
-from .words import NONE, count, interval, moment, sampling, speed, status
+from .page import SitePage, fault_page, page_of
+from .words import NONE, count, moment, sampling
 
 MOVED: tuple[Kind, ...] = ("added", "removed")  # kinds of cells that one plan has
-CLEAR, UNCLEAR = "beyond both intervals", "within the intervals"
 
 
 def difference_page_of(contents: Contents, links: Links, older: PlanRow, newer: PlanRow) -> SitePage:
     """Return the page of what differs between two plans; one that cannot be read says why."""
-    name = difference_page(older.id, newer.id)
-    title = f"From plan {older.id} to plan {newer.id}"
-    over = [
-        link(links, plan_page(older.id), f"Plan {older.id}"),
-        " / ",
-        link(links, plan_page(newer.id), f"plan {newer.id}"),
-    ]
+    name, title = difference_page(older.id, newer.id), f"From plan {older.id} to plan {newer.id}"
     try:
         old, new = contents.plan(older.id), contents.plan(newer.id)
     except SpectuneError as error:
-        body = joined(head(over, title, status("cannot be read", "warning")), note(str(error)))
-        return SitePage(name=name, title=title, body=body)
+        over = ((plan_page(older.id), f"Plan {older.id}"), (plan_page(newer.id), f"plan {newer.id}"))
+        return fault_page(links, name, title, over=over, what="cannot be read", why=str(error))
     found = changes(old, new)
-    body = joined(
-        head(over, title, _lede(found)),
-        _tiles(found),
-        _cells(found, name, older, newer),
-        _beside(contents, name, (older, newer), (old, new)),
+    facts = _facts(contents, older, old), _facts(contents, newer, new)
+    return page_of(
+        "difference.html",
+        links,
+        name,
+        title,
+        older=older,
+        newer=newer,
+        lede=_lede(found),
+        found=found,
+        facts=[(what, each, facts[1][what]) for what, each in facts[0].items()],
     )
-    return SitePage(name=name, title=title, body=body)
 
 
 def _lede(found: Sequence[CellChange]) -> str:
@@ -71,91 +68,7 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _tiles(found: Sequence[CellChange]) -> Html:
-    kinds = [each.kind for each in found]
-    named = [("changed", "decode differently"), ("same", "decode alike"), ("added", "added"), ("removed", "removed")]
-    shown = [(f"{kinds.count(kind)}", what, False) for kind, what in named if kind in kinds]
-    return tiles([*shown, (f"{sum(each.is_clear for each in found)}", CLEAR, False)])
-
-
-def _cells(found: Sequence[CellChange], name: str, older: PlanRow, newer: PlanRow) -> Html:
-    rows = [
-        (
-            f"{each.context:,}",
-            f"{each.batch:,}",
-            _policies(each),
-            _speed(each.old),
-            _speed(each.new),
-            _ratio(each),
-            _clearly(each),
-        )
-        for each in found
-    ]
-    columns = [
-        number("Context"), number("Batch"), words("How it decodes"), number(f"Plan {older.id}, tokens/s"),
-        number(f"Plan {newer.id}, tokens/s"), number("Change"), words("Significant"),
-    ]  # fmt: skip
-    said = note(
-        "Predicted tokens per second of all sequences, with the 90 % interval. A change is significant where it is "
-        "larger than what the two intervals allow together."
-    )
-    return part(name, "cells", "Cell by cell", said, table("Every cell of either plan", columns, rows))
-
-
-def _policies(each: CellChange) -> Child:
-    if each.old is None or each.new is None:
-        cell = each.new or each.old
-        return [status(each.kind, "open"), ": ", _policy(cell)]
-    if each.kind == "same":
-        return tag("span", _policy(each.new), class_="faint")
-    return [
-        tag("span", _policy(each.old), class_="faint"),
-        " \N{RIGHTWARDS ARROW} ",
-        tag("span", _policy(each.new), class_="strong"),
-    ]
-
-
-def _policy(cell: PlanCell | None) -> str:
-    if cell is None:
-        return NONE
-    return name_of(cell.policy.code, cell.drafter)
-
-
-def _speed(cell: PlanCell | None) -> Child:
-    if cell is None:
-        return NONE
-    promise = cell.prediction
-    return [speed(promise.tokens_per_s), tag("div", interval(promise.low, promise.high), class_="faint small")]
-
-
-def _ratio(each: CellChange) -> str:
-    return NONE if each.ratio is None else f"{each.ratio - 1.0:+.1%}".replace("-", "\N{MINUS SIGN}")
-
-
-def _clearly(each: CellChange) -> Child:
-    if each.ratio is None:
-        return NONE
-    return (
-        status(f"yes, {CLEAR}", "good" if each.ratio > 1.0 else "warning")
-        if each.is_clear
-        else status(f"no, {UNCLEAR}", "open")
-    )
-
-
-def _beside(contents: Contents, name: str, rows: tuple[PlanRow, PlanRow], plans: tuple[Plan, Plan]) -> Html:
-    sides = [_facts(contents, row, plan) for row, plan in zip(rows, plans, strict=True)]
-    body = []
-    for what, old in sides[0].items():
-        new = sides[1][what]
-        body.append((what, old, new if old == new else tag("b", new)))
-    columns = [words(""), words(f"Plan {rows[0].id}"), words(f"Plan {rows[1].id}")]
-    columns[0] = words("Fact")
-    return part(
-        name, "facts", "What they rest on", table("Both plans side by side; what differs is bold", columns, body)
-    )
-
-
-def _facts(contents: Contents, row: PlanRow, plan: Plan) -> dict[str, Html | str]:
+def _facts(contents: Contents, row: PlanRow, plan: Plan) -> dict[str, str]:
     origin = plan.provenance
     regimes = {f"{contents.model_name(each.model)} {each.role}, {each.regime}" for each in origin.surfaces}
     return {
@@ -174,7 +87,7 @@ def _facts(contents: Contents, row: PlanRow, plan: Plan) -> dict[str, Html | str
         "Candidates priced": f"{origin.candidates:,}",
         "spectune": origin.spectune,
         "Made": moment(row.created),
-        "Content hash": tag("code", row.content_hash[:16]),
+        "Content hash": Markup("<code>{}</code>").format(row.content_hash[:16]),
     }
 
 

@@ -7,124 +7,77 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from markupsafe import Markup
+
 from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.observation import moment_of
 from ...planner.plans.plan import Plan
-from ...planner.strategies.naming import name_of
 from ..axis import Axis, axis_of_times
-from ..figure import LineSeries, Mark, Panel, ReferenceLine
+from ..figure import Grid, LineSeries, Mark, Panel, ReferenceLine
 from .chart import charts
 from .contents import MOST_OBSERVATIONS, Contents, PlanSetup
-from .grid import number, table, under, words
 from .kept import DRIFTED, KeptCell, kept_cells
-from .links import DRIFT, Links, anchor, plan_page
-from .markup import Html, joined, tag
-from .page import SitePage, head, link, note
-from .span import scale_of, span
-from .words import NONE, apart, count, interval, moment, sampling, speed, times, verdict
+from .links import DRIFT, Links
+from .page import SitePage, page_of
+from .span import scale_of
+from .words import NONE, interval, moment, speed
 
 STEPS = (0.25, 0.5, 1.0, 2.0, 6.0, 12.0, 24.0, 72.0, 168.0, 720.0, 2160.0)  # hours between ticks; then whole years
 YEAR = 8760.0  # hours
 MOST_SETUPS = 50
 MOST_CHARTS = 6  # of one plan: drifted cells first, then those seen most
+LEDE = (
+    "What plans promised, beside what validations and decoders measured. Drifted is said by the test that decoders "
+    f"use: of any {MOST_OBSERVATIONS} reports of a plan that keeps its promises it is said in one of a hundred cases."
+)
 
 
 def drift_page(contents: Contents, links: Links) -> SitePage:
     """Return how every plan that counts keeps its promises."""
     every = standings(contents, MOST_SETUPS)
     found = [each for each in every if each.measured]
-    lede = (
-        "What plans promised, beside what validations and decoders measured. Drifted is said by the test that decoders "
-        f"use: of any {MOST_OBSERVATIONS} reports of a plan that keeps its promises it is said in one of a hundred "
-        "cases."
+    return page_of(
+        "drift.html",
+        links,
+        DRIFT,
+        "Drift",
+        contents=contents,
+        lede=LEDE,
+        found=found,
+        unseen=len(every) - len(found),
+        left=len(contents.setups) - len(every),
+        scale_of=scale_of,
+        over_time=_over_time,
+        drawn_of=_drawn,
+        reports_of=_reports,
     )
-    unseen = len(every) - len(found)
-    more = note(f"Of {count(unseen, 'plan')} that count nothing they promise was measured yet.") if unseen else None
-    left = len(contents.setups) - len(every)
-    older = note(f"{count(left, 'older setup')} not looked at.") if left > 0 else None
-    parts = [_plan(contents, links, each) for each in found]
-    return SitePage(name=DRIFT, title="Drift", body=joined(head(None, "Drift", lede), parts, more, older))
 
 
-def _plan(contents: Contents, links: Links, each: Standing) -> Html:
-    assert each.row is not None, "what was measured has a plan"
-    setup, name = each.setup, f"{anchor(DRIFT)}-plan-{each.row.id}"
-    scale = scale_of(list(each.measured))
-    rows = [
-        (
-            f"{kept.cell.batch:,}",
-            f"{kept.cell.context:,}",
-            name_of(kept.cell.policy.code, kept.cell.drafter),
-            span(kept, scale),
-            under(
-                speed(kept.cell.prediction.tokens_per_s), interval(kept.cell.prediction.low, kept.cell.prediction.high)
-            ),
-            NONE if kept.measured_speed is None else under(speed(kept.measured_speed), _from(kept)),
-            NONE if kept.measured_speedup is None else times(kept.measured_speedup),
-            _tokens(kept),
-            f"{kept.faults:,}",
-            verdict(kept.verdict),
-        )
-        for kept in each.measured
-    ]
-    columns = [
-        number("Batch"), number("Context"), words("Policy"), words("Over plain decoding"), number("Promised, tokens/s"),
-        number("Measured, tokens/s"), number("Speed-up"), number("Tokens a round"), number("Faults"), words("Outcome"),
-    ]  # fmt: skip
-    title = f"{contents.model_name(setup.target)} on {contents.device_name(setup.device)}"
-    filed = apart(setup.device, setup.workload)
-    about = [
-        f"{setup.workload}, {sampling(setup.temperature)}, ",
-        link(links, plan_page(each.row.id), f"plan {each.row.id}"),
-        f"; {filed}" if filed else None,
-    ]
-    grid = table(f"Plan {each.row.id}: measured cells", columns, rows, id=f"{name}-table")
-    return tag("section", tag("h2", title), note(about), grid, _over_time(each, name), id=name)
-
-
-def _from(kept: KeptCell) -> str:
-    blocks, checks = len(kept.blocks), len(kept.validated)
-    return count(blocks, "block") if blocks else count(checks, "validation")
-
-
-def _tokens(kept: KeptCell) -> str | Html:
-    """Return accepted tokens beside the promised ones: whether the texts are as easy as recorded."""
-    promised = f"{kept.cell.prediction.tokens_per_round:.2f} promised"
-    return NONE if kept.tokens_per_round is None else under(f"{kept.tokens_per_round:.2f}", promised)
-
-
-def _over_time(each: Standing, name: str) -> Html | None:
+def _over_time(each: Standing) -> list[KeptCell]:
+    """Return the cells with a speed over time, drifted ones first, then those seen most."""
     seen = [kept for kept in each.measured if kept.blocks]
-    if not seen:
-        return None
-    chosen = sorted(seen, key=lambda kept: (kept.verdict not in DRIFTED, -sum(one.rounds for one in kept.seen)))
-    panels = [_panel(kept) for kept in chosen[:MOST_CHARTS]]
-    left = len(chosen) - len(panels)
-    said = note(
-        "Each dot is the median of a decoder's report, faint ones its blocks; reports without a whole block are in the "
-        "table alone. Dashed are the ends of the promised interval."
-        + (f" {count(left, 'cell')} less often seen not drawn." if left > 0 else "")
-    )
-    drawn = charts(panels, name, f"{name}-over-time", has_strip=False)
-    return tag("div", tag("h3", "Over time"), said, tag("div", drawn, class_="panels"), _reports(chosen, name))
+    return sorted(seen, key=lambda kept: (kept.verdict not in DRIFTED, -sum(one.rounds for one in kept.seen)))
 
 
-def _reports(chosen: Sequence[KeptCell], name: str) -> Html:
-    rows = [
+def _drawn(seen: Sequence[KeptCell], place: str) -> list[Markup]:
+    panels = [_panel(kept) for kept in seen[:MOST_CHARTS]]
+    return charts(panels, place, f"{place}-over-time-table", has_strip=False)
+
+
+def _reports(seen: Sequence[KeptCell]) -> Grid:
+    rows = tuple(
         (
             f"{kept.cell.batch:,}",
             f"{kept.cell.context:,}",
-            moment(one.began),
+            moment(one.began).striptags(),
             f"{one.rounds:,}",
             NONE if one.speed is None else speed(one.speed),
         )
-        for kept in chosen
+        for kept in seen
         for one in kept.seen
-    ]
-    columns = [number("Batch"), number("Context"), words("Began"), number("Rounds"), number("tokens/s")]
-    summary = tag("summary", f"All {count(len(rows), 'report')} as a table")
-    return tag("details", summary, table("Reports of decoders", columns, rows, id=f"{name}-over-time"), class_="values")
+    )
+    return Grid(columns=("Batch", "Context", "Began", "Rounds", "tokens/s"), rows=rows)
 
 
 def _panel(kept: KeptCell) -> Panel:

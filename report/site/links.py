@@ -26,7 +26,7 @@ class Links(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLinks:
-    """Every page has an address of its own."""
+    """Every page has its address."""
 
     root: str = ""  # before every path, without a slash at its end
 
@@ -88,3 +88,6 @@ def difference_page(older: int, newer: int) -> str:
 def digest(*parts: str) -> str:
     """Return 16 hex digits that name some texts, whatever is in them."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+NAMED = (anchor, device_page, surface_page, trace_page, plan_page, difference_page)  # for templates

@@ -1,21 +1,32 @@
-"""One page before it is put into a frame: a title, what leads to it, and its body."""
+"""One page: a title, and a body that a template makes; in a file it is one section."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.ext import Extension
+from markupsafe import Markup
+
+from ...planner.strategies.naming import name_of
+from . import links, theme, words
+from .kept import VERDICT_SIGNS, VERDICT_WORDS
 from .links import Links, anchor
-from .markup import Child, Html, tag
+
+FOLDER = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitePage:
-    """The page of one name; in a file it is a section of its own."""
+    """The page of one name."""
 
     name: str
     title: str
-    body: Html
+    body: Markup
 
     @property
     def anchor(self) -> str:
@@ -23,42 +34,65 @@ class SitePage:
         return anchor(self.name)
 
 
-def head(eyebrow: Child, title: str, lede: Child = None) -> Html:
-    """Return the head of a page: what it belongs to, its title, and one sentence."""
-    over = tag("p", eyebrow, class_="eyebrow") if eyebrow is not None else None
-    under = tag("p", lede, class_="lede") if lede is not None else None
-    return tag("header", over, tag("h1", title), under)
+class OneLine(Extension):
+    """Joins the lines of an HTML template: beside tags and statements without a space, between words with one."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """Return the source on one line; styles are left as they are."""
+        if name is None or not name.endswith(".html"):
+            return source
+        lines = re.sub(r"\s*\n\s*", "\n", source.strip())
+        return re.sub(r"(?<=>|\})\n|\n(?=<|\{)", "", lines).replace("\n", " ")
 
 
-def part(page: str, name: str, title: str, *children: Child) -> Html:
-    """Return a part of a page with its heading; `anchor(page)-name` is its id."""
-    return tag("section", tag("h2", title), *children, id=f"{anchor(page)}-{name}")
+def render(template: str, **values: object) -> Markup:
+    """Return a template filled with values; every text is escaped unless it is Markup."""
+    return Markup(_environment().get_template(template).render(values))
 
 
-def facts(pairs: Iterable[tuple[str, Child]]) -> Html:
-    """Return named facts side by side; those without a value are left out."""
-    shown = [tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value not in (None, "")]
-    return tag("dl", shown, class_="facts")
+def page_of(template: str, links: Links, name: str, title: str, **values: object) -> SitePage:
+    """Return the page that a template makes of values."""
+    return SitePage(name=name, title=title, body=render(template, links=links, name=name, title=title, **values))
 
 
-def note(*children: Child) -> Html:
-    """Return a paragraph that says how to read what follows."""
-    return tag("p", *children, class_="note")
+def fault_page(
+    links: Links, name: str, title: str, *, what: str, why: str, over: Sequence[tuple[str, str]] = ()
+) -> SitePage:
+    """Return the page of a record that cannot be shown; `over` it are names of pages and what they are called."""
+    return page_of("fault.html", links, name, title, over=over, what=what, why=why)
 
 
-def tiles(numbers: Sequence[tuple[str, str, bool]]) -> Html:
-    """Return a row of large numbers: (number, of what, whether it asks for attention)."""
-    return tag(
-        "ul",
-        [
-            tag("li", tag("b", n), tag("span", what), class_="is-warning" if warns else None)
-            for n, what, warns in numbers
-        ],
-        class_="tiles",
+@cache
+def asset(name: str) -> Markup:
+    """Return a style or a script of the pages as they include it."""
+    if name.endswith(".css"):
+        return render(name)
+    return Markup((FOLDER / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        extensions=[OneLine],
+        finalize=lambda value: "" if value is None else value,
     )
+    made.filters |= {"at": "{:.1f}".format, "lines": _lines, "thousands": "{:,}".format}
+    made.globals |= {each.__name__: each for each in (*links.NAMED, *words.SAID, theme.shade_class, name_of)}
+    made.globals |= {name: getattr(links, name) for name in ("HOME", "PLANS", "DRIFT", "JOBS")}
+    made.globals |= {name: getattr(theme, name) for name in ("LIGHT", "DARK", "SHADES", "TINTS")}
+    made.globals |= {
+        "asset": asset,
+        "NONE": words.NONE,
+        "TO": words.TO,
+        "signs": VERDICT_SIGNS,
+        "verdicts": VERDICT_WORDS,
+    }
+    return made
 
 
-def link(links: Links, name: str, text: Child) -> Html:
-    """Return a link to a page, or the text alone where there is no such page."""
-    place = links.to(name)
-    return tag("span", text) if place is None else tag("a", text, href=place)
+def _lines(text: str) -> Markup:
+    """Return a text of several lines for an attribute."""
+    return Markup("&#10;").join(text.split("\n"))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+
+from markupsafe import Markup
 
 from ...db.rows import PlanRow, TraceRow
 from ...db.store import Store
@@ -21,28 +24,25 @@ from .links import (
     HOME,
     PLANS,
     FileLinks,
-    anchor,
     device_page,
     difference_page,
     plan_page,
     surface_page,
     trace_page,
 )
-from .markup import Html, joined, tag
 from .overview import overview_page
-from .page import SitePage, head, note
+from .page import SitePage, fault_page, render
 from .plan import plan_page_of
 from .plans import plans_page
 from .surface import surface_page_of
 from .trace import trace_page_of
-from .words import status
 
 MOST_PLANS = 20  # of different setups, newest first
 MOST_SURFACES = 40
 MOST_TRACES = 40
 
 
-def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | None = None) -> Html:
+def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | None = None) -> Markup:
     """Return the report of a store, or of one plan and what it rests on (or NoPageError), as one HTML document."""
     contents = Contents(store)
     written = f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -84,7 +84,7 @@ class _Chosen:
             try:
                 return page_of(self._contents, links, *about)
             except SpectuneError as error:  # one damaged record is no reason to show none of the others
-                return _unshown(name, error)
+                return fault_page(links, name, name, what="cannot be shown", why=str(error))
 
         if not self._is_of_one:
             yield made(HOME, overview_page)
@@ -125,11 +125,6 @@ class _Chosen:
                     yield older, newer
 
 
-def _unshown(name: str, error: SpectuneError) -> SitePage:
-    body = joined(head(None, name, status("cannot be shown", "warning")), note(str(error)))
-    return SitePage(name=name, title=name, body=body)
-
-
 def _prices(entry: SurfaceEntry, plan: Plan) -> bool:
     key = entry.key
     priced = {(source.model, source.role, source.regime, source.dtype) for source in plan.provenance.surfaces}
@@ -144,11 +139,6 @@ def _replayed(row: TraceRow, plan: Plan) -> bool:
 
 def _with_contents(pages: list[SitePage]) -> SitePage:
     first, *others = pages
-    listed = [tag("li", tag("a", page.title, href=f"#{page.anchor}")) for page in others]
-    if not listed:
+    if not others:
         return first
-    place = f"{anchor(first.name)}-contents"
-    toc = tag(
-        "nav", tag("h2", "In this report"), tag("ul", listed, class_="contents"), aria_label="In this report", id=place
-    )
-    return SitePage(name=first.name, title=first.title, body=Html(first.body + toc))
+    return replace(first, body=first.body + render("contents.html", page=first, others=others))

@@ -1,31 +1,26 @@
-"""How the pages say moments, sizes, speeds and verdicts."""
+"""How the pages say moments, counts, speeds and whom a plan is for."""
 
 from __future__ import annotations
+
+from markupsafe import Markup
 
 from ...db.rows import ENGINE_PLAN, FILED_APART, WHAT_IF, mark_of
 from ...errors import PlanError
 from ...planner.plans.observation import moment_of
-from .kept import VERDICT_SIGNS, VERDICT_WORDS, Verdict
-from .markup import Html, tag
 
 NONE = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 TO = "\N{EN DASH}"
-SIGNS = {
-    "good": Html('<path fill="currentColor" d="M4.3 9.2 1.2 6l1.3-1.3 1.8 1.9 5-5.1 1.3 1.3z"/>'),
-    "warning": Html('<path fill="currentColor" d="M6 .8 11.6 11H.4zM5.3 4.4v3.2h1.4V4.4zm0 4.1v1.3h1.4V8.5z"/>'),
-    "open": Html('<circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" stroke-width="1.6"/>'),
-    "progress": Html('<path fill="currentColor" d="M2 1.2 10.6 6 2 10.8z"/>'),
-}
 
 
-def moment(text: str) -> Html:
+def moment(text: str) -> Markup:
     """Return a moment in UTC, to the minute; texts that are none stay as they are."""
     try:
         read = moment_of(text)
     except PlanError:
-        return tag("span", text or NONE)
-    return tag("time", f"{read:%Y-%m-%d %H:%M} UTC", datetime=read.isoformat(timespec="seconds"))
+        return Markup("<span>{}</span>").format(text or NONE)
+    time = read.isoformat(timespec="seconds")
+    return Markup('<time datetime="{}">{} UTC</time>').format(time, f"{read:%Y-%m-%d %H:%M}")
 
 
 def sampling(temperature: float) -> str:
@@ -84,17 +79,4 @@ def apart(device: str, workload: str) -> str | None:
     return None if engine is None else f"for {engine}; our decoder does not follow it"
 
 
-def status(text: str, kind: str) -> Html:
-    """Return a few words with a sign, so that colour is not needed; kinds are those of SIGNS."""
-    sign = tag("svg", SIGNS[kind], viewBox="0 0 12 12", aria_hidden="true")
-    return tag("span", sign, text, class_=f"status is-{kind}")
-
-
-def verdict(found: Verdict) -> Html:
-    """Return what became of a promise."""
-    return status(VERDICT_WORDS[found], VERDICT_SIGNS[found])
-
-
-def plan_state(found: str) -> Html:
-    """Return the last event of a plan: "kept" where there is none."""
-    return status(found, {"promoted": "good", "retired": "warning"}.get(found, "open"))
+SAID = (moment, sampling, times, speed, interval, count, is_guess, engine_of, apart)  # for templates

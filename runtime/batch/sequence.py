@@ -129,7 +129,7 @@ class Sequence:
     index: int  # place in the caller's list
     tokens: list[int] = field(default_factory=list)  # prompt, then what was emitted
     temperature: float | None = field(init=False, repr=False, compare=False)  # the request's `sole_temperature`
-    cached: int = field(default=0, init=False)  # tokens of the prompt that lay in the decoder's slots already
+    cached: int = field(default=0, init=False)  # tokens of the prompt that lay in the engine's slots already
     lossy: list[int] = field(default_factory=list, init=False)  # places among the emitted that only a lossy rule let be
     _known: dict[int, None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _counted: int = field(default=0, init=False, repr=False, compare=False)  # tokens that _known holds

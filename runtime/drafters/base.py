@@ -1,4 +1,4 @@
-"""What a round asks of every source of drafts; whoever adds one writes `draft`, and what else its state needs."""
+"""What a round needs of every source of drafts; whoever adds one writes `draft`, and what else its state needs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates, UnlaidBeam, UnlaidNodes
-from ..models.graphed import GraphedModel, as_loaded
+from ..models.graphed import as_loaded
 from ..models.kernels.whole_head import TargetStates
 from ..models.kv_cache import KeyValueCache
 from ..models.layout import lay_out
@@ -31,11 +31,9 @@ from .recycling import RecyclingDrafter
 
 
 class HeadDrafter(FeatureDrafter):
-    """Runs a head over a cache of its own, beside a target that taps features; see `tapped_for`."""
+    """Runs a head over its own cache, beside a target that taps features; see `tapped_for`."""
 
-    def __init__(
-        self, head: EagleHead | GraphedModel, *, slots: int, capacity: int, on_device: bool | None = None
-    ) -> None:
+    def __init__(self, head: CausalModel, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
         own = as_loaded(head)
         assert isinstance(own, EagleHead), "a head, or one whose forwards are captured"
         super().__init__(head, own.reads, slots=slots, capacity=capacity, on_device=on_device)
@@ -48,9 +46,7 @@ class HeadDrafter(FeatureDrafter):
         self._finds = None
         self._reads_text = reads = _reading(self._head, self.given, self._cache)
         if self._captured is not None:
-            self._captured.read_by(reads)
-        if isinstance(self._model, GraphedModel):
-            self._model.forget(self._cache)  # it has read what another target kept
+            self._captured.read_by(reads)  # it has read what another target kept
         beside = None if self._on_device else self.target_states()
         if beside is not None and self._head.can_draft(self._cache, beside):
             self._finds = _Beside(self._head, beside)
@@ -60,9 +56,7 @@ class HeadDrafter(FeatureDrafter):
         if self._reads_text is None:
             raise ModelError(NOT_ATTACHED)
         self.forwards += 1
-        if isinstance(self._model, GraphedModel):
-            return self._model.forward_by(self._reads_text, step, self._cache)
-        return self._reads_text(step)
+        return self._reads_text(step) if self._captured is None else self._captured.read(step)
 
 
 def _reading(head: EagleHead, given: GivenFeatures, cache: KeyValueCache) -> Callable[[ForwardInput], torch.Tensor]:
@@ -91,7 +85,6 @@ class _Beside:
 def model_drafter(model: CausalModel, *, slots: int, capacity: int) -> ModelDrafter:
     """Return the drafter of a model, a head, a block drafter, an exit, or recycled successors."""
     if isinstance(as_loaded(model), EagleHead):
-        assert isinstance(model, EagleHead | GraphedModel)
         return HeadDrafter(model, slots=slots, capacity=capacity)
     if isinstance(model, BlockHead):
         return BlockDrafter(model, slots=slots, capacity=capacity)

@@ -43,7 +43,7 @@ class Ahead:
 
 
 class StackLevel:
-    """A model with a cache of its own.
+    """A model with its own cache.
 
     Invariant: `_cached[slot]` tokens of the slot's text are in the cache, of which the first `_committed[slot]` were
     committed when read; the rest may be anything. Each round starts from those: committed tokens that were drafted

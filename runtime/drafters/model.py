@@ -1,4 +1,4 @@
-"""A smaller causal language model as drafter: growth code asks for children, the model answers."""
+"""A smaller causal language model as drafter: growth code requests children, the model returns them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from ...planner.records.room import READ_TOGETHER
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
 from ..batch.sequence import Sequence
-from ..growth.captured import CapturedGrowth
+from ..growth.captured import CapturedGrowth, captured_growth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
 from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
-from ..models.graphed import GraphedModel
 from ..models.kv_cache import KeyValueCache
 from ..models.layout import PREFILL_TOKENS, Masks, chain_sight, lay_out, seen_by
 from ..sampling.filters import draft_scores
@@ -50,9 +49,7 @@ class ModelDrafter(Drafter):
         self._cache = self.new_cache(slots, capacity)
         self._masks = Masks(model.dtype, model.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(model, capacity)
-        self._captured: CapturedGrowth | None = None
-        if isinstance(model, GraphedModel) and self._seen_in is not None:
-            self._captured = CapturedGrowth(model, self._cache, self._seen_in)
+        self._captured = captured_growth(model, self._cache, self._seen_in)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
         self._finds: FindsChildren | None = None  # of heads, once they are attached

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from ...errors import RequestError, ServerAwayError
 from ...planner.edge.setting import DeviceDrafting
 from ..batch.sequence import Request
-from ..engine.acceptance import borne_out
 from ..models.forward import CausalModel
+from ..sampling.acceptance import borne_out
 from .edge_drafter import EdgeDrafter
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Ping, Pong, Refused, open_of

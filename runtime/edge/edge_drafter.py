@@ -12,9 +12,9 @@ from ...planner.records.draft import is_sure
 from ..batch.sequence import Request, Sequence
 from ..batch.transfer import fetched_together
 from ..drafters.model import ModelDrafter
-from ..engine.acceptance import borne_out
 from ..growth.draft import children_of
 from ..models.forward import CausalModel
+from ..sampling.acceptance import borne_out
 from ..sampling.filters import draft_scores
 
 

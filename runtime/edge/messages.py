@@ -36,7 +36,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The server tells the device how to draft, and why."""
+    """How the device is to draft, by the server, and why."""
 
     drafting: DeviceDrafting
     most_drafted: int  # tokens of one draft that it verifies

@@ -25,14 +25,14 @@ class RetryPolicy:
 
 
 class Tries:
-    """The tries left for one message: only silences count, not a server that asks for patience."""
+    """The tries left for one message: only silences count, not a server that says when to retry."""
 
     def __init__(self, patience: RetryPolicy) -> None:
         self.left = MOST_SILENT
         self._timeout_s, self._begun_s = patience.timeout_s, time.monotonic()
 
     def settled(self, message: FromServer | None, *, is_there: bool) -> FromServer | None:
-        """Return the message; None where to try again, after any pause that the server asks for."""
+        """Return the message; None where to try again, after any pause that the server requests."""
         if message is None and not is_there:
             self.left -= 1
         elif message is None:

@@ -18,8 +18,8 @@ from ...errors import RequestError
 from ...planner.edge.setting import BatchRule
 from ..batch.reason import told
 from ..batch.sequence import Sequence
-from ..engine.acceptance import borne_out
 from ..engine.prefill import Prefill
+from ..sampling.acceptance import borne_out
 from .messages import VERSION, Answer, Close, Draft, FromServer, Hello, Open, Refused, Welcome
 from .verifier import EdgeVerifier
 

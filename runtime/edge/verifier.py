@@ -6,16 +6,16 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
+from ..backends.choice import choose
 from ..batch.faults import Fault
 from ..batch.sequence import Request, Sequence
 from ..batch.step_config import PLAIN
 from ..batch.stopwatch import DONE, Stopwatch
 from ..drafters.lookup import chains
-from ..engine.compiled import prepare
+from ..engine.cache_slots import commit
 from ..engine.exit_states import ExitStates
 from ..engine.lossy_rule import LossyRules
 from ..engine.prefill import Prefill, read_on
-from ..engine.scheduler import commit
 from ..engine.step import TargetVerifier
 from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS, Masks, seen_by
@@ -39,16 +39,18 @@ class EdgeVerifier:
         room = capacity + most_drafted + 1
         self._cache = target.new_cache(slots + 1, room)
         masks = Masks(target.dtype, target.device, slots=slots, capacity=room)
-        prepare(target.dtype, target.device)
+        watch = Stopwatch(DONE + 1)
+        backend = choose(target)(target, self._cache, watch)
+        backend.prepare()
         self._verification = TargetVerifier(
-            target,
+            backend,
             self._cache,
             masks,
             seen_by(target, room),
             exits=ExitStates(target, {}, self.faults),
             rules=LossyRules({}, self._cache, self.faults, is_allowed=False),
             faults=self.faults,
-            watch=Stopwatch(DONE + 1),
+            watch=watch,
         )
 
     @property

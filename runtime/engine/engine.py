@@ -8,28 +8,27 @@ import torch
 
 from ...errors import RequestError
 from ...planner.records.draft import DraftBatch
-from ..ahead.rounds import RoundsAhead
+from ..backends.base import Backend
+from ..backends.choice import choose
 from ..batch.faults import Fault
 from ..batch.sequence import Request, Sequence
 from ..batch.step_config import Schedule, StepConfig
 from ..batch.stopwatch import DONE, Stopwatch
 from ..drafters.base import Drafter
 from ..models.forward import CausalModel
-from ..models.graphed import GraphedModel
 from ..models.layout import Masks, seen_by
-from .compiled import prepare
+from .cache_slots import CacheSlots, commit
 from .drafting import Drafting
 from .exit_states import ExitStates
 from .lossy_rule import LossyRules
 from .overlap import Overlap
 from .pad import PivotJudge
-from .prefill import Prefill
-from .scheduler import Scheduler, commit
+from .prefill import ALL, Prefill
 from .step import RoundRunner, TargetVerifier
 from .step_output import StepOutput
 
 
-class Decoder:
+class Engine:
     """A running batch over one target and its drafters.
 
     Invariant: while a round runs, slot i of every cache belongs to `running[i]`; the target's lacks its last token.
@@ -48,6 +47,7 @@ class Decoder:
         absent: Mapping[str, str] | None = None,
         prefix_caching: bool = False,
         spare_slots: int = 0,
+        backend: type[Backend] | None = None,
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
@@ -57,16 +57,18 @@ class Decoder:
             absent: why drafters are missing; a round whose drafter is missing has a fault.
             prefix_caching: texts that have left stay in free and in spare slots; a prompt that begins like one of them,
                 or like a running prompt, is read from where they differ.
+            backend: what runs the rounds; None: that of the target.
         """
         self._target, self._schedule = target, schedule
         self._cache = cache = target.new_cache(slots + spare_slots, capacity)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         faults, watch, seen_in = self._faults, Stopwatch(DONE + 1), seen_by(target, capacity)
         self._drafting = Drafting(drafters, target.vocabulary, faults, absent or {})
-        self._scheduler = Scheduler(target, cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
-        prepare(target.dtype, target.device)
+        self._slots = CacheSlots(target, cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
+        self._backend = (backend or choose(target))(target, cache, watch)
+        self._backend.prepare()
         self._verification = TargetVerifier(
-            target,
+            self._backend,
             cache,
             Masks(target.dtype, target.device, slots=slots, capacity=capacity),
             seen_in,
@@ -75,20 +77,17 @@ class Decoder:
             faults=faults,
             watch=watch,
         )
-        ahead: RoundsAhead | None = None
-        if isinstance(target, GraphedModel) and seen_in is not None:
-            ahead = RoundsAhead(target, cache, seen_in=seen_in, faults=faults)
-        self._overlap = Overlap(ahead, self._drafting, target.vocabulary)
+        self._overlap = Overlap(self._backend.rounds_ahead(seen_in, faults), self._drafting, target.vocabulary)
         self._rounds = RoundRunner(
-            self._scheduler, self._drafting, self._verification, schedule, self._overlap, faults=faults, watch=watch
+            self._slots, self._drafting, self._verification, schedule, self._overlap, faults=faults, watch=watch
         )
         for drafter in drafters.values():
             drafter.attach(cache)
 
     @property
     def running(self) -> list[Sequence]:
-        """The batch, which only the decoder changes."""
-        return self._scheduler.running
+        """The batch, which only the engine changes."""
+        return self._slots.running
 
     @property
     def forwards(self) -> int:
@@ -113,7 +112,7 @@ class Decoder:
     @property
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
-        return self._scheduler.has_room
+        return self._slots.has_room
 
     def expect(self, batch: int, context: int) -> None:
         """Let only the drafters of rounds of this size read prompts at once; without this call every drafter does."""
@@ -121,27 +120,30 @@ class Decoder:
 
     def unread(self, request: Request) -> int:
         """Return how many tokens of a prompt would have to be read now: at least one; all without `prefix_caching`."""
-        return self._scheduler.unread(request)
+        return self._slots.unread(request)
 
     def admit(self, request: Request, index: int = 0) -> Sequence:
-        """Read a prompt and draw its first token; the sequence joins the batch unless that token finished it."""
-        sequence = self._scheduler.admit(request, index)
-        self._overlap.note_joined(self.running)
-        return sequence
+        """Read a whole prompt and draw its first token; the sequence joins the batch unless that token finished it."""
+        reading = self.begin(request, index, ALL)
+        self.read_on(reading, ALL)
+        return reading.sequence
 
-    def begin(self, request: Request, index: int = 0) -> Prefill:
-        """Reserve a slot, one at a time, for a prompt that `read_on` reads between rounds; `abandon` frees it."""
-        return self._scheduler.begin(request, index)
+    def begin(self, request: Request, index: int = 0, most: int = 0) -> Prefill:
+        """Return a prompt that `read_on` reads into a slot, at once where no more than `most` of its tokens are unread.
+
+        Longer ones are read between rounds, one at a time; until then they hold a slot, which `abandon` frees.
+        """
+        return self._slots.begin(request, index, most)
 
     def read_on(self, reading: Prefill, most: int) -> None:
-        """Read at most `most` more tokens of a prompt; behind the last one do as `admit` does."""
-        self._scheduler.read_on(reading, most)
+        """Read at most `most` more tokens of a prompt; behind the last one draw, and join, as `admit` says."""
+        self._slots.read_on(reading, most)
         if not reading.left:
             self._overlap.note_joined(self.running)
 
     def abandon(self, reading: Prefill) -> None:
         """Give up a prompt that was begun and has not joined."""
-        self._scheduler.abandon(reading)
+        self._slots.abandon(reading)
 
     def cancel(self, sequence: Sequence) -> None:
         """Remove a sequence before it is finished; RequestError if it is not in the batch."""
@@ -149,7 +151,7 @@ class Decoder:
             raise RequestError(
                 f"request {sequence.index} is not being decoded; it has finished or was cancelled before"
             )
-        self._scheduler.leave(sequence)
+        self._slots.leave(sequence)
 
     def step(self, setup: StepConfig | None = None) -> StepOutput:
         """Run one round over the whole batch and let finished sequences leave; see `RoundRunner.step`."""
@@ -157,13 +159,13 @@ class Decoder:
 
     def draft(self, setup: StepConfig, uncached: int) -> None:
         """Let a setup's drafter draft with `uncached` unread tokens, and drop the draft."""
-        self._drafting.draft_behind(self._scheduler.schedule(), setup, uncached)
+        self._drafting.draft_behind(self._slots.schedule(), setup, uncached)
 
     def verify(self, draft: DraftBatch, setup: StepConfig) -> None:
         """Verify given trees, one for each sequence, as a round of a setup would; errors as in `step`."""
-        batch = self._scheduler.schedule()
+        batch = self._slots.schedule()
         commit(batch, self._verification.verify(batch, draft, setup).accepted)
-        self._scheduler.let_finished_leave(batch)
+        self._slots.let_finished_leave(batch)
 
     def forgiven(self) -> list[Fault]:
         """Return and clear the faults outside rounds, and the failure counts of drafters still in use."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
-from torch import Tensor
-
 from ...errors import ModelError
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies.naming import name_of
@@ -14,8 +12,7 @@ from ..batch.faults import Fault, is_out_of_memory, reason_of
 from ..batch.sequence import Sequence
 from ..batch.step_config import StepConfig
 from ..drafters.base import Drafter
-from ..models.forward import CausalModel, ForwardInput, LeftStates, Resuming
-from ..models.kv_cache import KeyValueCache
+from ..models.forward import CausalModel, LeftStates, Resuming
 
 
 class ExitStates:
@@ -50,11 +47,3 @@ def states_left(
             f"the {left.layers} layers of the exit are not this target's first; draft with an exit of this target"
         )
     return left
-
-
-def logits_of(target: CausalModel, step: ForwardInput, cache: KeyValueCache, left: LeftStates | None) -> Tensor:
-    """Return a target's logits (batch, n, vocabulary) behind the nodes of a tree; by all its layers without `left`."""
-    if left is None:
-        return target.forward(step, cache)
-    assert isinstance(target, Resuming), "states_left has refused every other"
-    return target.resume(step, cache, left)

@@ -1,4 +1,4 @@
-"""FLy's acceptance in the decoder: LOSSY, and only run where the decoder was made with `allow_lossy`.
+"""FLy's acceptance in the engine: LOSSY, and only run where the engine was made with `allow_lossy`.
 
 The rule itself is `planner/records/fly_rule.py`; here are the target's entropies, and a round's statistics. Only gates
 within a window are evaluated, so a round without such a mismatch costs nothing.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches
 from ..batch.transfer import fetched_together, sent
-from .acceptance import Acceptance, Gates, accept
+from ..sampling.acceptance import Acceptance, Gates, accept
 
 
 def gates_along(

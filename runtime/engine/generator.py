@@ -13,6 +13,8 @@ from ...errors import DeviceError, RequestError
 from ...profiler.prompt import Message
 from ...profiler.prompt_forms import message_of
 from ...profiler.records.role import CAPTURED
+from ..backends.choice import choose
+from ..backends.names import Name
 from ..batch.faults import is_out_of_memory, reason_of
 from ..batch.images import ImagePrompt, PromptLike
 from ..batch.sequence import Request, seed_behind
@@ -21,11 +23,11 @@ from ..models.forward import CausalModel
 from ..models.layout import PREFILL_TOKENS
 from ..openmp import let_workers_go, let_workers_go_beside_others
 from ..plan_choice import Choice
-from .make_engine import DecoderMaker, HeldDecoder
+from .make_engine import EngineMaker, ReusableEngine
 from .observer import RoundObserver
 from .pad import PivotJudge
 from .prompts import chat_ids, request_of, request_of_ids, require_short
-from .session import Session
+from .scheduler import Scheduler
 from .settings import Completion, Event, GenerationOptions, GenerationSettings
 from .warmup import WarmUp
 
@@ -70,15 +72,22 @@ class Generator:
         self.choice = choice
         self._target, self.tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
         self._why_longest = why_longest
-        self._maker = DecoderMaker(
+        self._backend = choose(target)
+        self._maker = EngineMaker(
             target=target,
             models=drafters,
             setups_within=choice.setups_within,
             schedule=schedule,
             judges=judges or {},
             allow_lossy=allow_lossy,
+            backend=self._backend,
         )
-        self._spare: HeldDecoder | None = None  # of the last call
+        self._spare: ReusableEngine | None = None  # of the last call
+
+    @property
+    def backend(self) -> Name:
+        """What runs the rounds, chosen when the target was loaded: "cpu", "torch" or "cuda_graph"."""
+        return self._backend.name
 
     def generate(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
@@ -114,7 +123,7 @@ class Generator:
         self, requests: Sequence[Request], each: Sequence[GenerationSettings], slots: int
     ) -> list[Completion]:
         held = self._held_for(requests, slots)
-        held.decoder.expect(held.slots, max(len(request.prompt) for request in requests[: held.slots]))
+        held.engine.expect(held.slots, max(len(request.prompt) for request in requests[: held.slots]))
         session = self._session_over(held, piecewise=False)
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
@@ -155,7 +164,7 @@ class Generator:
 
     def _pieces(self, request: Request, own: GenerationSettings) -> Pieces[str, None, Completion]:
         held = self._held_for([request], 1)
-        held.decoder.expect(1, len(request.prompt))
+        held.engine.expect(1, len(request.prompt))
         session = self._session_over(held, piecewise=True)
         handle = session.enqueue(request, own.stop)
         done: Completion | None = None
@@ -182,7 +191,7 @@ class Generator:
         prefix_caching: bool = True,
         spare_slots: int = 0,
         warm: bool = False,
-    ) -> Session:
+    ) -> Scheduler:
         """Return a running batch that requests may join and leave at any time.
 
         Args:
@@ -219,9 +228,9 @@ class Generator:
         let_workers_go()  # another thread may be the one that steps
         return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
 
-    def _warm(self, held: HeldDecoder) -> None:
+    def _warm(self, held: ReusableEngine) -> None:
         plan = self.choice.plan
-        run = WarmUp(held.decoder, longest=held.longest, temperature=0.0 if plan is None else plan.temperature)
+        run = WarmUp(held.engine, longest=held.longest, temperature=0.0 if plan is None else plan.temperature)
         try:
             run.run(
                 lambda batch: self.choice.setups_at(batch, held.longest),
@@ -261,7 +270,7 @@ class Generator:
     def _is_captured(self) -> bool:
         return self._target.regime == CAPTURED
 
-    def _held_for(self, requests: Sequence[Request], slots: int) -> HeldDecoder:
+    def _held_for(self, requests: Sequence[Request], slots: int) -> ReusableEngine:
         slots, longest = min(slots, len(requests)), max(len(r.prompt) + r.max_new_tokens for r in requests)
         _require_slots(slots)
         if longest > self._target.longest_context:
@@ -283,13 +292,15 @@ class Generator:
                 raise
         return self._maker.make(slots, longest)
 
-    def _set_aside(self, held: HeldDecoder) -> None:
+    def _set_aside(self, held: ReusableEngine) -> None:
         self._spare = held
         let_workers_go_beside_others()
 
-    def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
-        return Session(
-            held.decoder,
+    def _session_over(
+        self, held: ReusableEngine, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> Scheduler:
+        return Scheduler(
+            held.engine,
             self.tokenizer,
             longest=held.longest,
             piecewise=piecewise,
@@ -306,7 +317,7 @@ def _require_slots(slots: int) -> None:
         raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
 
 
-def _events(session: Session) -> Iterator[Event]:
+def _events(session: Scheduler) -> Iterator[Event]:
     try:
         yield from session.events()
     except (MemoryError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Many
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from ...planner.strategies.lossy import LossyPolicy
 from ..batch.faults import Fault
 from ..batch.step_config import StepConfig
 from ..models.kv_cache import FeatureCache, KeyValueCache
-from .acceptance import Acceptance, Gates
+from ..sampling.acceptance import Acceptance, Gates
 from .fly import accept_loosely
 from .pad import PivotJudge, Verified, accept_by_pivots, states_of
 
@@ -27,8 +27,19 @@ class LossyRules:
     ) -> None:
         self._judges, self._cache, self._faults, self._is_allowed = judges, cache, faults, is_allowed
 
-    def policy_of(self, config: StepConfig) -> LossyWay | None:
-        """Return the lossy policy of a round, None where it is lossless or has to be."""
+    def rule_of(self, config: StepConfig, contexts: Many[int]) -> Callable[[Tensor, Tensor], LossyRound] | None:
+        """Return what makes the rule of a round of its logits and scores; None where it is lossless or has to be.
+
+        `contexts` are the cached tokens of each sequence.
+        """
+        policy = self._policy_of(config)
+        if policy is None:
+            return None
+        return lambda logits, scores: LossyRound(
+            policy, self._judges, logits=logits, scores=scores, cache=self._cache, contexts=contexts
+        )
+
+    def _policy_of(self, config: StepConfig) -> LossyWay | None:
         policy = config.policy
         if not isinstance(policy, LossyPolicy):
             return None
@@ -37,10 +48,6 @@ class LossyRules:
             self._faults.append(Fault(drafter=None, reason=f"{policy.label} is verified without loss: {reason}"))
             return None
         return policy
-
-    def rule(self, policy: LossyWay, logits: Tensor, scores: Tensor, contexts: Many[int]) -> LossyRound:
-        """Return the rule of one round; for the arguments see `LossyRound`."""
-        return LossyRound(policy, self._judges, logits=logits, scores=scores, cache=self._cache, contexts=contexts)
 
 
 class LossyRound:

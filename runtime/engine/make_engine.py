@@ -1,4 +1,4 @@
-"""Decoders for a plan, with as many of its drafters as can be made and fit into memory."""
+"""Engines for a plan, with as many of its drafters as can be made and fit into memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ...planner.inputs import LOOKUP
 from ...planner.strategies import TreePolicy, drafting
 from ...planner.strategies.stack import StackPolicy
 from ...planner.strategies.texts import load_kernels
+from ..backends.base import Backend
 from ..batch.faults import PATIENCE, is_out_of_memory, reason_of
 from ..batch.step_config import Schedule, StepConfig, draft_room
 from ..drafters.base import Drafter
@@ -19,7 +20,7 @@ from ..drafters.lookup import LookupDrafter
 from ..drafters.stack import stack_drafter
 from ..models.forward import CausalModel
 from ..models.tapped import tapped_for
-from .engine import Decoder
+from .engine import Engine
 from .pad import PivotJudge
 
 CRAMPED = "it does not fit into memory beside the target: {error}"
@@ -27,10 +28,10 @@ STEP = 64  # lengths of texts that may meet the same cells are told apart by
 
 
 @dataclass(slots=True)
-class HeldDecoder:
-    """A decoder and what it has room for."""
+class ReusableEngine:
+    """A engine and what it has room for."""
 
-    decoder: Decoder
+    engine: Engine
     slots: int
     longest: int  # tokens of a text
     is_cramped: bool  # whether a drafter found no memory: it may find some later
@@ -38,7 +39,7 @@ class HeldDecoder:
 
     def serves(self, slots: int, longest: int) -> bool:
         """Whether it is idle and faultless, and has as many slots and enough room."""
-        is_free = not self.decoder.running and self.decoder.is_faultless
+        is_free = not self.engine.running and self.engine.is_faultless
         is_able = not self.is_cramped or self.calls < PATIENCE
         return is_free and is_able and self.slots == slots and self.longest >= longest
 
@@ -51,8 +52,8 @@ class _Made:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecoderMaker:
-    """What all decoders of a generator have in common; `setups_within` maps sequences and context to setups."""
+class EngineMaker:
+    """What all engines of a generator have in common; `setups_within` maps sequences and context to setups."""
 
     target: CausalModel
     models: Mapping[str, CausalModel]
@@ -60,10 +61,11 @@ class DecoderMaker:
     schedule: Schedule
     judges: Mapping[str, PivotJudge]
     allow_lossy: bool
+    backend: type[Backend]
     _known: dict[tuple[int, int], tuple[StepConfig, ...]] = field(default_factory=dict)  # of slots and lengths
 
-    def make(self, slots: int, longest: int, *, prefix_caching: bool = True, spare_slots: int = 0) -> HeldDecoder:
-        """Return a new decoder, with only the drafters that such texts may need; see `Decoder`.
+    def make(self, slots: int, longest: int, *, prefix_caching: bool = True, spare_slots: int = 0) -> ReusableEngine:
+        """Return a new engine, with only the drafters that such texts may need; see `Engine`.
 
         A drafter that cannot be made or has no memory is missing, and its rounds say why. If the target's own cache
         then has no memory, drafters are dropped from the plan's last on. DeviceError where there is no memory even
@@ -77,7 +79,7 @@ class DecoderMaker:
             made = self._made(setups, yielding, slots + spare_slots, capacity)
             absent = made.refused | made.cramped | yielding
             try:
-                decoder = self._decoder(
+                engine = self._engine(
                     made,
                     setups,
                     absent,
@@ -98,7 +100,7 @@ class DecoderMaker:
                 yielding[last] = CRAMPED.format(error=reason_of(error))
                 del made  # its caches make room for the next ones
                 continue
-            return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
+            return ReusableEngine(engine, slots, longest, is_cramped=bool(made.cramped or yielding))
 
     def _setups(self, slots: int, longest: int) -> tuple[StepConfig, ...]:
         """Return the setups that such texts may need, rounded up to `STEP` and cached: every call asks."""
@@ -124,7 +126,7 @@ class DecoderMaker:
         return made
 
     def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
-        """Return a drafter by its name; empty where its models are missing, which the decoder reports as a fault."""
+        """Return a drafter by its name; empty where its models are missing, which the engine reports as a fault."""
         drafts = drafting(policy)
         models = drafts.models if isinstance(drafts, StackPolicy) else (name,)
         if not set(models) <= set(self.models):
@@ -133,7 +135,7 @@ class DecoderMaker:
             return {name: stack_drafter(drafts, self.models, slots=slots, capacity=capacity)}
         return {name: HybridDrafter(model_drafter(self.models[name], slots=slots, capacity=capacity))}
 
-    def _decoder(
+    def _engine(
         self,
         made: _Made,
         setups: Iterable[StepConfig],
@@ -143,11 +145,11 @@ class DecoderMaker:
         capacity: int,
         prefix_caching: bool,
         spare_slots: int,
-    ) -> Decoder:
+    ) -> Engine:
         planned = [self.models[name] for name in made.drafters if name in self.models]
         asked = {setup.classifier for setup in setups}
         judges = {name: judge for name, judge in self.judges.items() if name in asked}
-        return Decoder(
+        return Engine(
             tapped_for(self.target, planned, also=(judge.reads for judge in judges.values())),
             made.drafters,
             self.schedule,
@@ -158,4 +160,5 @@ class DecoderMaker:
             absent=absent,
             prefix_caching=prefix_caching,
             spare_slots=spare_slots,
+            backend=self.backend,
         )

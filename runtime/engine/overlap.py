@@ -1,13 +1,13 @@
-"""Rounds that a device has run ahead of the host (`ahead/`), taken over by an engine."""
+"""Rounds that a device has run ahead of the host (`backends/rounds_ahead.py`), taken over by an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
 
-from ..ahead.rounds import RoundsAhead
+from ..backends.rounds_ahead import RoundsAhead
 from ..batch.sequence import Sequence
 from ..batch.step_config import StepConfig
-from .acceptance import accepted_ahead, accepted_of
+from ..sampling.acceptance import accepted_ahead, accepted_of
 from .drafting import Drafting
 from .step_output import RoundResult
 
@@ -39,15 +39,16 @@ class Overlap:
         self.forwards += 1
         if model is not None:
             model.note_drafted(batch, len(told.widths))
+        num_tokens = told.best.shape[1]
         drawn = told.standing(config.policy.max_verify_tokens, self._vocabulary)
         if drawn is not None:
             if drafter is not None:
                 self._drafting.note_sound(config)
-            result = RoundResult(accepted=accepted_ahead(drawn), fed=told.best.shape[1], widths=told.widths)
+            result = RoundResult(accepted=accepted_ahead(drawn), num_tokens=num_tokens, widths=told.widths)
         else:
             uncached, draft = self._drafting.sound(batch, config, uncached, told.draft)
             accepted = accepted_of(told.best, draft)
-            result = RoundResult(accepted=accepted, fed=told.best.shape[1], widths=draft.widths, levels=draft.levels)
+            result = RoundResult(accepted=accepted, num_tokens=num_tokens, widths=draft.widths, levels=draft.levels)
         result.uncached, result.is_ahead = uncached, True
         result.draft_ms, result.verify_ms = told.draft_ms, told.verify_ms
         return result

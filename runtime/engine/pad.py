@@ -1,4 +1,4 @@
-"""PAD's acceptance in the decoder: LOSSY, and only run where the decoder was made with `allow_lossy`.
+"""PAD's acceptance in the engine: LOSSY, and only run where the engine was made with `allow_lossy`.
 
 The rule itself is `planner/records/pad_rule.py`; here is the classifier's input. It reads hidden states that the verify
 forward leaves in the target's cache, so it costs no forward of the target.
@@ -21,7 +21,7 @@ from ...planner.records.pad_rule import PadRule
 from ..batch.transfer import fetched, sent
 from ..models.kv_cache import FeatureCache
 from ..models.pivots import BESIDE, features_of
-from .acceptance import Acceptance, Gates, accept
+from ..sampling.acceptance import Acceptance, Gates, accept
 from .fly import gates_along
 
 

@@ -1,4 +1,4 @@
-"""Read a prompt into a target's cache, before its sequence joins a batch."""
+"""Read a prompt into a target's cache, before its sequence joins a batch: the only way of prefilling."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ..batch.sequence import Sequence
 from ..models.forward import CausalModel
 from ..models.kv_cache import KeyValueCache
 from ..models.layout import PREFILL_TOKENS, lay_out_text
+
+ALL = 2**62  # tokens: of any prompt
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The texts in a decoder's slots, so that a prompt that begins like one of them is not read again.
+"""The texts in an engine's slots, so that a prompt that begins like one of them is not read again.
 
 A text that has left stays in its slot until another needs it, then moves to an unused one: so free slots hold the
 latest texts. Keys and values depend only on the text up to their token.
@@ -30,7 +30,7 @@ class Prefix:
 
 
 class PrefixCache:
-    """The texts in a decoder's slots, whose keys and values are in the target's cache."""
+    """The texts in an engine's slots, whose keys and values are in the target's cache."""
 
     def __init__(self, *, is_on: bool) -> None:
         self._is_on = is_on

@@ -66,18 +66,18 @@ class Completion:
     finish_reason: FinishReason
     lossy: tuple[int, ...] = ()  # places among the tokens that only a lossy rule let be; see `load(allow_lossy=...)`
     error: str = ""  # why it failed: its prompt could not be read
-    cached_tokens: int = 0  # of the prompt, which lay in the decoder's slots and were not read again
+    cached_tokens: int = 0  # of the prompt, which lay in the engine's slots and were not read again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """News of one request: some text, or its end."""
 
-    handle: int  # of the request, as `Session.submit` returned it
+    handle: int  # of the request, as `Scheduler.submit` returned it
     piece: str  # of the text, behind all pieces before; empty only where the request ends
     completion: Completion | None = None  # the whole, where the request ends
 
     @property
     def finished(self) -> FinishReason | None:
-        """Why the request ended; None while it goes on."""
+        """Why the request ended; None while it runs."""
         return None if self.completion is None else self.completion.finish_reason

@@ -10,34 +10,29 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 from ...planner.records.draft import DraftBatch
+from ..backends.base import Backend, VerifyCall
+from ..backends.tree_input import TreeInput
 from ..batch.faults import Fault, is_out_of_memory, reason_of
 from ..batch.sequence import Sequence, shared_temperature
 from ..batch.step_config import PLAIN, Schedule, StepConfig
 from ..batch.stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from ..drafters.lookup import roots_of
-from ..models.bits import bits_for_kernels
-from ..models.forward import CausalModel
-from ..models.graphed import GraphedModel
 from ..models.kv_cache import KeyValueCache
 from ..models.layout import Masks
-from ..sampling.captured_sampler import TreeSamplers, draws_ahead
-from ..sampling.sampler import best_tokens, drawn_from, draws_of, scored
-from .acceptance import Accepted, accepted, accepted_by, accepted_of
+from .cache_slots import CacheSlots, Committed
 from .drafting import Drafting
-from .exit_states import ExitStates, logits_of
+from .exit_states import ExitStates
 from .lossy_rule import LossyRules
 from .overlap import Overlap
-from .scheduler import Committed, Scheduler
 from .step_output import RoundResult, StepOutput
-from .tree_input import FedTrees
 
 
 class RoundRunner:
-    """The rounds of an engine, made of its parts; see `Decoder`."""
+    """The rounds of an engine, made of its parts; see `Engine`."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        slots: CacheSlots,
         drafting: Drafting,
         verification: TargetVerifier,
         plan: Schedule,
@@ -46,7 +41,7 @@ class RoundRunner:
         faults: list[Fault],
         watch: Stopwatch,
     ) -> None:
-        self._scheduler, self._drafting, self._verification = scheduler, drafting, verification
+        self._slots, self._drafting, self._verification = slots, drafting, verification
         self._plan, self._overlap, self._faults, self._watch = plan, overlap, faults, watch
 
     def step(self, config: StepConfig | None = None) -> StepOutput:
@@ -55,12 +50,12 @@ class RoundRunner:
         MemoryError where the target cannot verify even the newest token of every sequence.
         """
         self._watch.mark(BEGUN)
-        batch = self._scheduler.schedule()
+        batch = self._slots.schedule()
         context = max(s.context for s in batch)
         planned = self._plan(len(batch), context) if config is None else config
         config = self._drafting.usable(planned)
         result = self._overlap.take(batch, config) or self._round(batch, config)
-        committed = self._scheduler.commit(batch, result.accepted)
+        committed = self._slots.commit(batch, result.accepted)
         return self._output(batch, context, planned, config, result, committed)
 
     def _round(self, batch: Many[Sequence], config: StepConfig) -> RoundResult:
@@ -92,7 +87,7 @@ class RoundRunner:
             context=context,
             sequences=[s.index for s in batch],
             kept=committed.kept,
-            verify_tokens=result.fed,
+            verify_tokens=result.num_tokens,
             widths=result.widths,
             uncached=result.uncached,
             finished=committed.finished,
@@ -112,11 +107,11 @@ class RoundRunner:
 
 
 class TargetVerifier:
-    """A target that verifies drafted trees in one forward over its cache; `forwards` counts these."""
+    """Verifies drafted trees in one forward of a target over its cache; `forwards` counts these."""
 
     def __init__(
         self,
-        target: CausalModel,
+        backend: Backend,
         cache: KeyValueCache,
         masks: Masks,
         seen_in: Callable[[int], int] | None,
@@ -127,10 +122,8 @@ class TargetVerifier:
         watch: Stopwatch,
     ) -> None:
         self.forwards = 0
-        self._target, self._cache, self._masks, self._seen_in = target, cache, masks, seen_in
-        self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
-        self._samplers, self._exits, self._rules = TreeSamplers(target.device), exits, rules
-        self._faults, self._watch = faults, watch
+        self._backend, self._cache, self._masks, self._seen_in = backend, cache, masks, seen_in
+        self._exits, self._rules, self._faults, self._watch = exits, rules, faults, watch
 
     def verify(self, batch: Many[Sequence], draft: DraftBatch, config: StepConfig) -> RoundResult:
         """Return what the target accepts of the trees; where they do not fit into memory, of their roots alone."""
@@ -143,33 +136,22 @@ class TargetVerifier:
         return self._verify(batch, roots_of(len(batch)), PLAIN)
 
     def _verify(self, batch: Many[Sequence], draft: DraftBatch, config: StepConfig) -> RoundResult:
-        trees = FedTrees(batch, draft, config.padded(max(draft.sizes.tolist())))
-        self._cache.require(max(trees.contexts) + trees.fed)
-        step = trees.laid_out(self._masks, self._seen_in)
+        """Verify, and move the rows of accepted nodes together; where memory fails, nothing is committed yet."""
+        trees = TreeInput(batch, draft, config.padded(max(draft.sizes.tolist())))
+        self._cache.require(max(trees.contexts) + trees.num_tokens)
+        inputs = trees.laid_out(self._masks, self._seen_in)
         self._watch.mark(LAID_OUT)
         self.forwards += 1
-        lossy, left = self._rules.policy_of(config), self._exits.left(batch, draft, trees.fed, config)
-        is_greedy = shared_temperature(batch) == 0.0
-        is_fused = lossy is None and (is_greedy or draws_ahead([s.request for s in batch]))  # scores tell the rest
-        if is_fused and isinstance(self._target, GraphedModel):  # one launch forwards and draws
-            sampler = self._samplers.of([s.request for s in batch], draft, trees.fed, config.policy.bounds.depth)
-            drawn = self._target.best(step, self._cache, sampler)
-            self._watch.mark(VERIFIED)
-            return self._kept(batch, trees.fed, accepted_of(drawn, draft))
-        logits = logits_of(self._target, step, self._cache, left)
-        if self._is_here:
-            self._watch.mark(VERIFIED)
-        numbers = bits_for_kernels(logits) if is_fused else None
-        if numbers is not None:  # one call draws and accepts
-            return self._kept(batch, trees.fed, accepted_by(numbers, draws_of(batch), draft))
-        scores = logits if is_greedy else scored(logits, batch, trees.paths)
-        draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
-        if not self._is_here:  # a GPU's forward ends behind its call; the draws tell that it has
-            self._watch.mark(VERIFIED)
-        rule = None if lossy is None else self._rules.rule(lossy, logits, scores, trees.contexts)
-        return self._kept(batch, trees.fed, accepted(batch, draft, draws, rule))
-
-    def _kept(self, batch: Many[Sequence], fed: int, paths: Accepted) -> RoundResult:
-        """Move the rows of accepted nodes together; where memory fails, nothing is committed yet."""
-        self._cache.keep(paths.moves(batch))
-        return RoundResult(accepted=paths, fed=fed)
+        accepted = self._backend.verify(
+            VerifyCall(
+                batch=batch,
+                draft=draft,
+                trees=trees,
+                inputs=inputs,
+                depth=config.policy.bounds.depth,
+                left=self._exits.left(batch, draft, trees.num_tokens, config),
+                rule=self._rules.rule_of(config, trees.contexts),
+            )
+        )
+        self._cache.keep(accepted.moves(batch))
+        return RoundResult(accepted=accepted, num_tokens=trees.num_tokens)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from ..batch.faults import Fault
 from ..batch.sequence import Sequence
 from ..batch.step_config import StepConfig
-from .acceptance import Accepted, Gates
+from ..sampling.acceptance import Accepted, Gates
 
 
 @dataclass(slots=True, kw_only=True)
 class StepOutput:
     """The record of one round; row i of each list is the i-th sequence of the batch before the round.
 
-    A round that ran ahead of the host (see `ahead/`) began before its step did. The device's own clock times its draft
-    and forward, cut to the step's duration. Treat it as read-only: it is not frozen because setting so many frozen
-    fields takes the host twice as long.
+    A round that ran ahead of the host (see `backends/rounds_ahead.py`) began before its step did. The device's own
+    clock times its draft and forward, cut to the step's duration. Treat it as read-only: it is not frozen because
+    setting so many frozen fields takes the host twice as long.
     """
 
     setup: StepConfig  # that it ran by
@@ -47,7 +47,7 @@ class RoundResult:
     """What a round has accepted, before its tokens are committed."""
 
     accepted: Accepted
-    fed: int  # tokens per sequence, to the target
+    num_tokens: int  # per sequence, to the target
     widths: tuple[int, ...] = ()  # of the draft, as a `DraftBatch` has them
     levels: tuple[int, ...] = ()
     uncached: int = 0  # tokens that the drafter had to read first

@@ -14,19 +14,19 @@ from ...planner.strategies.hybrid import HybridPolicy
 from ..batch.faults import Fault
 from ..batch.sequence import Request
 from ..batch.step_config import StepConfig
-from .engine import Decoder
+from .engine import Engine
 
 SETTLED = 3  # rounds of one kind: behind another one, behind its own, and one that was launched ahead
 TEXT = (0, 1, 2, 3) * 9  # token ids that every vocabulary has, with copies to be found; more than is read together
 
 
 class WarmUp:
-    """Decodes throwaway texts with an idle decoder, and leaves it idle."""
+    """Decodes throwaway texts with an idle engine, and leaves it idle."""
 
-    def __init__(self, decoder: Decoder, *, longest: int, temperature: float = 0.0) -> None:
+    def __init__(self, engine: Engine, *, longest: int, temperature: float = 0.0) -> None:
         """Run nothing yet; sampled rounds, of a `temperature` above 0, are captured apart from greedy ones."""
         self.rounds = 0
-        self._decoder, self._texts = decoder, 0
+        self._engine, self._texts = engine, 0
         prompt = TEXT[: max(longest // 2, 1)]
         self._request: Request | None = None
         if longest - len(prompt) > 1:  # one token ends a text before any round
@@ -36,7 +36,7 @@ class WarmUp:
     def run(self, setups_at: Callable[[int], Iterable[StepConfig]], batches: Iterable[int], *, captured: bool) -> int:
         """Run every setup at every batch; return the number of rounds.
 
-        The decoder's next round reports the faults; drafters that failed stay in use. `captured`: run forwards at every
+        The engine's next round reports the faults; drafters that failed stay in use. `captured`: run forwards at every
         number of tokens, each of which is captured by itself. MemoryError where the target cannot verify even the
         newest token of every sequence.
         """
@@ -49,15 +49,15 @@ class WarmUp:
                         self._draft_sizes(setup, batch)
                         self._verify_sizes(setup, batch)
         finally:
-            for sequence in list(self._decoder.running):
-                self._decoder.cancel(sequence)
-            self._decoder.tell_again(self._faults.values())
+            for sequence in list(self._engine.running):
+                self._engine.cancel(sequence)
+            self._engine.tell_again(self._faults.values())
         return self.rounds
 
     def _run_settled(self, setup: StepConfig, batch: int) -> bool:
         for _ in range(SETTLED):
             self._fill(batch)
-            faults = self._decoder.step(setup).faults
+            faults = self._engine.step(setup).faults
             self.rounds += 1
             self._note(faults)
             if faults:
@@ -65,7 +65,7 @@ class WarmUp:
         return True
 
     def _note(self, faults: Iterable[Fault]) -> None:
-        for fault in (*faults, *self._decoder.forgiven()):
+        for fault in (*faults, *self._engine.forgiven()):
             self._faults[fault.drafter, fault.reason] = fault
 
     def _draft_sizes(self, setup: StepConfig, batch: int) -> None:
@@ -75,8 +75,8 @@ class WarmUp:
         fresh = 1
         while setup.drafter is not None and fresh <= READ_TOGETHER:
             self._fill(batch)
-            if fresh < min(len(sequence.tokens) for sequence in self._decoder.running):
-                self._decoder.draft(alone, fresh)
+            if fresh < min(len(sequence.tokens) for sequence in self._engine.running):
+                self._engine.draft(alone, fresh)
                 self._note(())
             fresh *= 2
 
@@ -89,16 +89,16 @@ class WarmUp:
 
     def _verify(self, tokens: int, batch: int, setup: StepConfig) -> None:
         """Verify trees of so many tokens, no deeper than a setup's: deeper ones draw more."""
-        self._decoder.verify(_trees(tokens, max(setup.policy.bounds.depth, 1), batch), setup)
+        self._engine.verify(_trees(tokens, max(setup.policy.bounds.depth, 1), batch), setup)
         self._note(())
         self.rounds += 1
 
     def _fill(self, batch: int) -> None:
         assert self._request is not None
-        while len(self._decoder.running) > batch:
-            self._decoder.cancel(self._decoder.running[-1])
-        while len(self._decoder.running) < batch:
-            self._decoder.admit(self._request, self._texts)
+        while len(self._engine.running) > batch:
+            self._engine.cancel(self._engine.running[-1])
+        while len(self._engine.running) < batch:
+            self._engine.admit(self._request, self._texts)
             self._texts += 1
 
 

@@ -22,7 +22,7 @@ from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ..batch.sequence import Request
 from ..batch.transfer import Landing, host_memory, wait_for
-from ..models.forward import ForwardInput, TreeMask
+from ..models.forward import CausalModel, ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels import children
 from ..models.kernels.tree_growth import MOST_CANDIDATES, CandidateBuffer, Frontier, LayerChildren, extend, finish
@@ -57,6 +57,13 @@ class _CapturedDraft:
     draws: DeviceDraws | None
 
 
+def captured_growth(
+    model: CausalModel, cache: KeyValueCache, seen_in: Callable[[int], int] | None
+) -> CapturedGrowth | None:
+    """Return the drafts of a model over a cache; None where its forwards are not captured."""
+    return CapturedGrowth(model, cache, seen_in) if isinstance(model, GraphedModel) and seen_in is not None else None
+
+
 class CapturedGrowth:
     """The drafts of one model over one cache."""
 
@@ -71,6 +78,12 @@ class CapturedGrowth:
         """Read committed text by another forward than the model's own in later captures; it returns logits."""
         self._read = read
         self._captured.clear()
+        self._model.forget(self._cache)
+
+    def read(self, step: ForwardInput) -> Tensor:
+        """Read committed text by the forward that `read_by` set, captured; return its logits."""
+        assert self._read is not None, "read_by sets it"
+        return self._model.forward_by(self._read, step, self._cache)
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Return whether drafts of a policy for such requests can be captured."""

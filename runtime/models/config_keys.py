@@ -1,7 +1,6 @@
 """Keys of a drafter's config.json: computed, harmless, or such that would change the computation.
 
-A key on no list is refused if a word of its name is in `OF_COMPUTATION` and its value does not switch it off. Other
-keys describe who made a drafter or how it was trained.
+A key on no list is refused by name, unless its value switches it off or a word of its name is in `OF_TRAINING`.
 
 Source: what vLLM's, SGLang's, TensorRT-LLM's and speculators' models of heads read, and what their trainers write.
 """
@@ -41,7 +40,18 @@ HARMLESS = _names(
     "target_layer_count target_num_hidden_layers target_vocab_size tie_encoder_decoder tie_word_embeddings "
     "tied_encoder_decoder use_cache decoder_sparse_step cache_implementation head_dtype temperature top_k top_p "
     "eagle_freeze_base_model num_assistant_tokens"
-)  # though a word of theirs is of the computation
+)  # of the target, or of decoding
+BESIDE = _names(
+    "architectures author auto_map bad_words_ids base_model base_model_name_or_path begin_suppress_tokens "
+    "chunk_size_feed_forward diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size "
+    "exponential_decay_length_penalty finetuning_task id2label is_encoder_decoder keys_to_ignore_at_inference "
+    "label2id language length_penalty library_name license max_length max_new_tokens min_length min_new_tokens min_p "
+    "model_name model_name_or_path name no_repeat_ngram_size num_beam_groups num_beams num_return_sequences "
+    "output_scores prefix problem_type producer pruned_heads remove_invalid_values repetition_penalty return_dict "
+    "return_dict_in_generate suppress_tokens tags target_model target_model_name target_model_name_or_path "
+    "target_model_type task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript ttt_length "
+    "typical_p use_bfloat16"
+)  # who made it, of what; transformers' own fields of every configuration
 ONLY: Allowed = {
     "num_hidden_layers": (1,),
     "num_layers": (1,),
@@ -83,12 +93,6 @@ OF_FORM: Mapping[str, Allowed] = {
         "use_last_layernorm": (True,),
     },
 }
-OF_COMPUTATION = _names(
-    "act activation attention attn aux bias cap causal clip conv drafting embed embedding embeddings expert "
-    "experts fc ffn gate gated gating head heads hidden kv latent layer layernorm layers logit logits lora markov "
-    "mask mlp moe mtp multiplier norm norms parallel pool pooling position qk qkv quant quantization residual "
-    "rmsnorm rope rotary scale scales scaling shared sink sinks skip sliding softcap softcapping ssm window"
-)
 OF_TRAINING = _names("dropout pdrop drop loss train training grad lr init initializer distillation version")
 APART = ("architectures", *ROPES, "sliding_window", "use_sliding_window", "layer_types")  # whose checks are their own
 COUNT = "num_hidden_layers"
@@ -108,7 +112,7 @@ def require_computed(what: str, written: Keys, form: str) -> None:
         if key != COUNT and not _is_computed(name, value, allowed):
             raise ModelError(
                 f"{what} says {key}: {_shown(value)} in its config.json, which spectune does not compute; give a head "
-                f"without it{_hint(name, allowed)}"
+                f"without it{_hint(name, allowed)}, or leave the key out where it changes no number"
             )
     _require_architecture(what, written.get("architectures"), form)
     _require_window(what, written)
@@ -165,18 +169,16 @@ def _flat(written: Keys) -> Iterator[tuple[str, Any]]:
     for key, value in written.items():
         if key in NESTED and isinstance(value, Mapping):
             yield from ((f"{key}.{inner}", each) for inner, each in _flat(value))
-        elif key not in APART:
+        elif key not in (*APART, *NESTED):
             yield key, value
 
 
 def _is_computed(name: str, value: Any, allowed: Allowed) -> bool:
     if name in allowed and value is not None:
         return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed[name])
-    if value is None or name in COMPUTED or name in HARMLESS or name.endswith(("_token_id", "_token_ids")):
-        return True
-    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-    is_off = value is False or value in (0, "", [], {})
-    return is_off or not words & OF_COMPUTATION or bool(words & OF_TRAINING)
+    is_off = value in (None, 0, "", [], {})  # False is 0
+    is_known = name in COMPUTED | HARMLESS | BESIDE or name.endswith(("_token_id", "_token_ids"))
+    return is_off or is_known or bool(OF_TRAINING & set(re.split(r"[^a-z]+", name.lower())))
 
 
 def _require_architecture(what: str, named: Any, form: str) -> None:

@@ -128,7 +128,7 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
 
 
 def require_described(folder: Path) -> None:
-    """Raise ModelError where the config.json of a drafter beside a target asks for what is computed for no target."""
+    """Raise ModelError where the config.json of a drafter beside a target requires what is computed for no target."""
     if is_head(folder):
         head_shape(folder)
     elif is_block(folder):

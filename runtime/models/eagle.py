@@ -108,7 +108,11 @@ class EagleHead:
             logits = self._whole(step, cache, flat, NO_PARENTS)
             if logits is not None:
                 return self._over_all(logits)
-        return self._run(self._target.final_norm(flat) if self._form == "eagle" else self._joins(flat), step, cache)
+        return self._run(self.featured(flat), step, cache)
+
+    def featured(self, states: Tensor) -> Tensor:
+        """Return features (rows, hidden) of the target's states (rows, len(reads) * hidden)."""
+        return self._target.final_norm(states) if self._form == "eagle" else self._joins(states)
 
     def can_draft(self, cache: KeyValueCache, target: TargetStates) -> bool:
         """Return whether drafts over such caches are one call, which is loaded then."""

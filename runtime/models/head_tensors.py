@@ -25,8 +25,7 @@ def require_head_fits(folder: Path, shape: HeadShape, target: TargetSizes) -> No
     """Raise ModelError unless a head's files hold what is computed with its target; reads headers and tables."""
     what, stored = f"the head {folder}", stored_tensors(folder)
     _require(what, stored, shape, target)
-    tables = _tables(folder, [name for name in TABLES if name in stored])
-    draft_ids(what, tables, shape, target.vocabulary)
+    draft_ids(what, stored_tables(folder), shape, target.vocabulary)
 
 
 def require_weights_fit(weights: Mapping[str, Tensor], shape: HeadShape, target: TargetSizes) -> None:
@@ -154,9 +153,11 @@ def _require_tables(what: str, stored: Mapping[str, TensorHeader], drafted: int,
         )
 
 
-def _tables(folder: Path, names: list[str]) -> dict[str, Tensor]:
+def stored_tables(folder: Path) -> dict[str, Tensor]:
+    """Return those of a head's `TABLES` that its files hold."""
     found: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            found |= {name: file.get_tensor(name) for name in names if name in file.keys()}  # noqa: SIM118 - no mapping
+            there = set(file.keys())
+            found |= {name: file.get_tensor(name) for name in TABLES if name in there}
     return found

@@ -30,7 +30,7 @@ from ...profiler.records.architecture import QUANTISED
 from ..batch.faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .checkpoint import require_computable, require_loaded
-from .configuration import FULL, SLIDING, declared
+from .configuration import FULL, SLIDING, declared, longest_context_of
 from .formats import require_no_drafter
 from .forward import CausalModel
 from .generic import GenericModel
@@ -213,6 +213,15 @@ def load_config(location: str) -> PreTrainedConfig:
     return config
 
 
+def positions_of_folder(folder: Path) -> int | None:
+    """Return the longest text in tokens by a folder's config.json; None where it does not say."""
+    try:
+        config = load_config(str(folder)).get_text_config()
+    except ModelError:
+        return None
+    return longest_context_of(config) if hasattr(config, "max_position_embeddings") else None
+
+
 def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer that lies with a model; ModelError where there is none."""
     if is_gguf(location):
@@ -243,7 +252,8 @@ def require_supported(model: PreTrainedModel, location: str) -> None:
     if obstacle is not None:
         raise ModelError(
             f"{location} is of type {model.config.model_type}, which {obstacle}: drafts could not be verified exactly; "
-            "use a model whose layers attend to all cached tokens, or to a window of the last ones"
+            "use a model whose layers attend to all cached tokens, or to a window of the last ones, or let a server "
+            "run this one: spectune tune -- COMMAND"
         )
 
 

@@ -23,7 +23,8 @@ from .vision import sees
 def require_loadable(location: str) -> None:
     """Raise ModelError where `load_model` would refuse a language model for what its files say; reads no weights.
 
-    For models with vision, and quantised ones, only the configuration is checked; a location without files here passes.
+    Of models with vision only the configuration is checked, of quantised ones no name of a tensor; a location without
+    files here passes.
     """
     if is_gguf(location):
         require_places(Path(location))
@@ -36,10 +37,12 @@ def require_loadable(location: str) -> None:
     config = load_config(location)
     tensors = stored_tensors(folder, weight_files(folder))
     require_computable(folder, config)
-    if sees(config) or getattr(config, "quantization_config", None) is not None:
+    if sees(config):
         return
     model = _without_weights(config, location)
     require_supported(model, location)
+    if getattr(config, "quantization_config", None) is not None:
+        return
     if config.model_type in FAMILIES:
         _require_names(location, model, tensors)
     elif scales := strange_scales(tensors):

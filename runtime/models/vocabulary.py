@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
     `may_be_padded`; otherwise the tables' sizes must be equal: a config.json by itself has no tokenizer.
     """
     sizes = [_vocabulary_size(location) for location in (target, drafter)]
-    are_known = all(_has_tokenizer(location) for location in (target, drafter))
+    are_known = all(has_tokenizer(location) for location in (target, drafter))
     if sizes[0] != sizes[1] and not (may_be_padded and are_known):
         raise ModelError(
             f"{drafter} has a vocabulary of {sizes[1]} tokens and the target {target} of {sizes[0]}; "
@@ -43,11 +44,13 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
         )
     if not are_known:
         return
-    numbered, drafted = _numbered(target), _numbered(drafter)
+    numbered, drafted = numbered_tokens(target), numbered_tokens(drafter)
     if numbered != drafted:
+        apart = tokens_apart(numbered, drafted)
+        kind = ", all of them added tokens" if set(apart) <= added_tokens(target) | added_tokens(drafter) else ""
         raise ModelError(
             f"the tokenizers of {drafter} and of the target {target} number their tokens differently: "
-            f"{_differences(numbered, drafted)}; a drafter must share its target's tokenizer"
+            f"{_differences(numbered, drafted, apart)}{kind}; a drafter must share its target's tokenizer"
         )
     if sizes[0] != sizes[1] and max(numbered.values()) >= min(sizes):
         raise ModelError(
@@ -56,15 +59,24 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
         )
 
 
-def _numbered(location: str) -> dict[str, int]:
+def numbered_tokens(location: str) -> dict[str, int]:
     """Return a tokenizer's token ids, without those that llama.cpp's converter makes up to fill a table."""
     return {text: token for text, token in load_tokenizer(location).get_vocab().items() if text != f"[PAD{token}]"}
 
 
-def _differences(target: dict[str, int], drafter: dict[str, int]) -> str:
-    """Return how many tokens two vocabularies number differently, and the first of them."""
+def added_tokens(location: str) -> set[str]:
+    """Return the texts of tokens that were added to a model's vocabulary, special ones among them."""
+    return {*load_tokenizer(location).get_added_vocab()}
+
+
+def tokens_apart(target: Mapping[str, int], drafter: Mapping[str, int]) -> list[str]:
+    """Return the texts of tokens that two vocabularies number differently, in the target's order."""
     apart = [text for text in {**target, **drafter} if target.get(text) != drafter.get(text)]
-    apart.sort(key=lambda text: (target.get(text, drafter.get(text, 0)), text))
+    return sorted(apart, key=lambda text: (target.get(text, drafter.get(text, 0)), text))
+
+
+def _differences(target: Mapping[str, int], drafter: Mapping[str, int], apart: Sequence[str]) -> str:
+    """Return how many tokens two vocabularies number differently, and the first of them."""
     shown = [
         f"{text!r} is {target.get(text, 'missing')} in the target and {drafter.get(text, 'missing')} in the drafter"
         for text in apart[:SHOWN]
@@ -74,7 +86,7 @@ def _differences(target: dict[str, int], drafter: dict[str, int]) -> str:
     return f"{count} of {len(target):,} and {len(drafter):,} ({', '.join([*shown, *more])})"
 
 
-def _has_tokenizer(location: str) -> bool:
+def has_tokenizer(location: str) -> bool:
     """Return whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
     path = Path(location)
     if is_gguf(location):
@@ -98,11 +110,11 @@ class FittedModel:
         self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
         self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
         self.vocabulary, self.longest_context = vocabulary, model.longest_context
-        self._model, self._lacks = model, vocabulary - model.vocabulary
+        self.model, self._lacks = model, vocabulary - model.vocabulary
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
-        return self._model.new_cache(slots, capacity)
+        return self.model.new_cache(slots, capacity)
 
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
@@ -111,7 +123,7 @@ class FittedModel:
         It reads its first token for ids that its table lacks, and never drafts them; ids that the target lacks are cut.
         """
         if self._lacks <= 0:
-            return self._model.forward(step, cache)[..., : self.vocabulary]
-        told = step.tokens.masked_fill(step.tokens >= self._model.vocabulary, 0)
-        logits = self._model.forward(replace(step, tokens=told, packed=None), cache)
+            return self.model.forward(step, cache)[..., : self.vocabulary]
+        told = step.tokens.masked_fill(step.tokens >= self.model.vocabulary, 0)
+        logits = self.model.forward(replace(step, tokens=told, packed=None), cache)
         return F.pad(logits, (0, self._lacks), value=-torch.inf)

@@ -14,8 +14,8 @@ from ...planner.strategies.text import TextPolicy
 from ...planner.strategies.texts import TextState
 from ..batch.sequence import Sequence
 from ..batch.step_config import StepConfig
-from ..engine.acceptance import accept
 from ..engine.step_output import StepOutput
+from ..sampling.acceptance import accept
 
 Stretch = tuple[int, int]  # of a text: its first place, and the one behind its last
 TextRounds = list[tuple[StepConfig, int]]  # of one text: how each was asked to be run, and the tokens it kept

@@ -37,7 +37,7 @@ class ObservationWriter:
         self._start()
 
     def close(self, document: str | None = None, *, timeout_s: float = 5.0) -> None:
-        """Write the waiting documents and one more; return when done or after `timeout_s`, while the thread goes on."""
+        """Write the waiting documents and one more; return when done or after `timeout_s`; the thread continues."""
         if document is not None:
             self._enqueue(document)
         thread = self._start()

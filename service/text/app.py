@@ -21,7 +21,7 @@ from starlette.routing import Route
 from ...errors import DeviceError, RequestError, SpectuneError
 from ...runtime.batch.sequence import Request, Sampling, seed_behind
 from ...runtime.engine.generator import Generator
-from ...runtime.engine.session import Session
+from ...runtime.engine.scheduler import Scheduler
 from ...runtime.engine.settings import GenerationSettings
 from ...runtime.watch.prometheus import MetricFamily, exposition
 from ...runtime.watch.watch import Watch
@@ -139,7 +139,7 @@ class TextEndpoint:
             }
             raise ProblemError(problem.status, problem.kind, told.get(problem.status, problem.detail)) from None
 
-    def _session(self) -> Session:
+    def _session(self) -> Scheduler:
         own = self._settings
         made = self._generator.session(
             slots=own.slots,

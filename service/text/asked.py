@@ -201,7 +201,7 @@ Kind = TypeVar("Kind", bound=AskedText)
 
 
 def asked_of(kind: type[Kind], body: bytes) -> Kind:
-    """Return the request in a body; raise RequestError where it is none, or asks for what is not served here."""
+    """Return the request in a body; raise RequestError where it is none, or needs what is not served here."""
     try:
         asked = kind.model_validate_json(body)
     except ValidationError as error:

@@ -14,7 +14,7 @@ from .app import EndpointSettings, TextEndpoint
 
 
 def serve_text(load: Callable[[], Generator], listening: Listening, settings: EndpointSettings) -> None:
-    """Serve a target's text until the process is told to end; `load` is called once nothing else can go wrong.
+    """Serve a target's text until the process is stopped; `load` is called once nothing else can go wrong.
 
     RequestError: others than this machine could ask without a key, the certificate is none, or another program
     listens there. SpectuneError: the target cannot be loaded, or there is no room for its texts.

@@ -19,7 +19,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextResponse:
-    """How a request's answers are told: the API's form, the model's name, and the number of answers to a prompt."""
+    """The form of a request's answers: the API's form, the model's name, and the number of answers to a prompt."""
 
     form: Form
     model: str
@@ -42,7 +42,7 @@ class TextResponse:
         return {**self._head(is_chunk=True), "choices": [choice]}
 
     def last(self, done: Sequence[tuple[TextAnswer, Completion]]) -> Json:
-        """Return the chunk that tells the usage alone."""
+        """Return the chunk with the usage alone."""
         return {**self._head(is_chunk=True), "choices": [], "usage": self._usage(done)}
 
     def _usage(self, done: Sequence[tuple[TextAnswer, Completion]]) -> Json:

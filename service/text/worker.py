@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from ...errors import DeviceError, SpectuneError
 from ...runtime.batch.faults import reason_of
 from ...runtime.batch.sequence import Request
-from ...runtime.engine.session import Session
+from ...runtime.engine.scheduler import Scheduler
 from ...runtime.engine.settings import Completion, Event
 from ..log import LOGGER
 
@@ -33,7 +33,7 @@ class BusyError(SpectuneError):
 class Order:
     """What the thread is to do, or to say where it does nothing any more."""
 
-    run: Callable[[Session], None]
+    run: Callable[[Scheduler], None]
     refuse: Refusal = lambda error: None
 
 
@@ -105,7 +105,7 @@ class ServedCounts:
 class TextWorker:
     """Decodes in its own thread, which alone counts `served`; after a failed session it begins another."""
 
-    def __init__(self, make: Callable[[], Session], *, most: int) -> None:
+    def __init__(self, make: Callable[[], Scheduler], *, most: int) -> None:
         self.served = ServedCounts()
         self._make, self._most = make, most
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
@@ -143,7 +143,7 @@ class TextWorker:
         return self._open
 
     async def ask(self, requests: Sequence[Request], stop: tuple[str, ...], *, is_streamed: bool) -> list[TextAnswer]:
-        """Let requests be decoded, all or none; return what tells their texts, always in the same event loop.
+        """Let requests be decoded, all or none; return what streams their texts, always in the same event loop.
 
         RequestError: one does not fit. BusyError: too many wait already. DeviceError: nothing decodes any more.
         """
@@ -159,7 +159,7 @@ class TextWorker:
             with suppress(RuntimeError):  # the loop has ended, and who asked with it
                 loop.call_soon_threadsafe(_settle, taken, error)
 
-        def submit(session: Session) -> None:
+        def submit(session: Scheduler) -> None:
             handles: list[int] = []
             try:
                 for answer in answers:
@@ -188,7 +188,7 @@ class TextWorker:
         self._open -= len(answers)
         left = {id(answer) for answer in answers if answer.completion is None}
 
-        def cancel(session: Session) -> None:
+        def cancel(session: Scheduler) -> None:
             for handle, answer in self._answers.items():
                 if id(answer) in left:
                     session.cancel(handle)
@@ -221,7 +221,7 @@ class TextWorker:
     def _end(self) -> DeviceError:
         return DeviceError(STOPPING if self._is_stopping else ENDED)
 
-    def _has_decoded(self, session: Session) -> bool:
+    def _has_decoded(self, session: Scheduler) -> bool:
         """Decode until it is time to end; return whether it was that, and no failure, that ended it."""
         try:
             while self._obeyed(session):
@@ -234,7 +234,7 @@ class TextWorker:
             return False
         return True
 
-    def _obeyed(self, session: Session) -> bool:
+    def _obeyed(self, session: Scheduler) -> bool:
         """Do what was ordered, waiting for something where nothing is to be decoded; return whether to go on."""
         while not self._orders.empty() or session.is_idle:
             order = self._orders.get()

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.engines.load import SamplingParams, closed_loop
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 
 from ..support.metrics_pages import Rounds
 from ..support.openai_program import VLLM, texts
@@ -132,7 +132,7 @@ def test_two_pages_tell_of_what_lies_between_them(tmp_path: Path) -> None:
 
 def test_a_url_is_counted_for_a_while(tmp_path: Path) -> None:
     command = (*VLLM, "--speculative-config", '{"num_speculative_tokens": 3}')
-    with started(ENGINES["vllm"], command, ServerTimeouts(start_s=30.0)) as server:
+    with started(SERVERS["vllm"], command, ServerTimeouts(start_s=30.0)) as server:
         send = partial(closed_loop, server.address, texts(4), 2, SamplingParams(max_tokens=24))
         send()
         with ThreadPoolExecutor() as pool:

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.convert import NAMES
-from spectune.engines.running import OWN_FORMS
+from spectune.engines.table import FORMATS
 
 from ..support.llama_program import convert_here
 from ..support.tiny_family import save_model
@@ -30,18 +29,14 @@ def require(engine: str) -> None:
         pytest.importorskip(wheel, reason=f"{wheel} is not installed")
 
 
-def test_the_engines_with_a_form_of_their_own_are_the_ones_that_are_offered() -> None:
-    assert set(NAMES) == set(OWN_FORMS)
-
-
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", FORMATS)
 def test_a_model_is_written_once_under_its_folder_s_name(
     engine: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(engine)
     monkeypatch.chdir(tmp_path)
     done = converted(model, "--engine", engine, "--dtype", "float32")
-    name = f"target.{OWN_FORMS[engine].ending}"
+    name = f"target.{FORMATS[engine].ending}"
     assert done.exit_code == 0 and name in done.stdout and f"written to {name}" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [name]
     again = converted(model, "--engine", engine, "--dtype", "float32")
@@ -54,7 +49,7 @@ def test_the_file_is_the_one_that_a_profile_makes_for_itself(
 ) -> None:
     require("llama.cpp")
     convert_here(monkeypatch)
-    from spectune.engines.own_llama_cpp import as_gguf
+    from spectune.engines.llama_cpp.model_format import as_gguf
 
     told = json.loads(
         converted(model, "--engine", "llama.cpp", "--dtype", "float16", "-o", tmp_path / "a.gguf", "--json").stdout

@@ -27,6 +27,7 @@ from spectune.profiler.records.device import Device
 from spectune.profiler.records.state import OtherProcess
 
 from ..support.fake_nvml import Gpu, Slice, install
+from ..support.mutated_drafters import DEMO
 from ..support.older_store import is_older, make_older
 
 DISTURBED = "other processes kept 1.00 of 2 cores busy"
@@ -298,3 +299,22 @@ def test_values_that_differ_are_printed_where_more_is_asked_for(
     )
     assert "but other threads" in usual and "instead of" not in usual
     assert "threads 99 instead of" in more and "other threads" not in more
+
+
+def test_the_backend_that_would_decode_is_named(tmp_path: Path) -> None:
+    assert seen(facts(tmp_path / "store.db", "--no-measure"), "backend on cpu")["seen"] == "cpu"
+
+
+def test_drafts_are_compared_with_the_targets_own_text_at_each_depth(tmp_path: Path) -> None:
+    models = ("--target", str(DEMO / "target"), "--drafter", f"head={DEMO / 'eagle3'}")
+    found = facts(tmp_path / "store.db", *models)
+    assert found["is_sound"] and seen(found, "drafter head: agreement")["verdict"] == "ok"
+    assert [each["depth"] for each in found["agreement"]] == [1, 2, 3, 4]
+    first = found["agreement"][0]
+    assert first["positions"] == 200 and first["agrees"] > 0.6 and "vLLM" in first["source"]
+
+
+def test_models_may_be_looked_at_without_a_forward(tmp_path: Path) -> None:
+    models = ("--no-measure", "--target", str(DEMO / "target"), "--drafter", f"small={DEMO / 'small'}")
+    found = facts(tmp_path / "store.db", *models)
+    assert found["agreement"] == [] and seen(found, "drafter small: vocabulary")["verdict"] == "ok"

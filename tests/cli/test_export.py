@@ -11,13 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.export import NAMES
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.engines.table import ENGINES
 
 from ..support.engine_policies import POLICIES, cell_with, measured
 from ..support.priced_cells import plan_with
@@ -69,10 +67,6 @@ def answered(folder: Path, *arguments: str) -> Any:
 def words_behind(word: str, command: str) -> list[str]:
     words = shlex.split(command)
     return words[words.index(word) + 1 :]
-
-
-def test_every_engine_can_be_named() -> None:
-    assert tuple(ENGINES) == NAMES
 
 
 def test_the_command_comes_first_and_what_is_dropped_follows(folder: Path) -> None:

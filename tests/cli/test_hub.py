@@ -15,9 +15,9 @@ import spectune
 from spectune.cli import main
 from spectune.cli.model import named_model
 from spectune.db import open_store
+from spectune.engines.base import served
 from spectune.profiler.hub import resolve_model
 from spectune.profiler.identity import identify
-from spectune.runtime.engines.engine import served
 
 from ..support.fake_hub import FakeHub, commit_of, point_at, served_hub
 from ..support.tiny_family import save_model

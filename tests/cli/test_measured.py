@@ -38,7 +38,8 @@ def test_an_estimate_has_every_key_of_a_measured_profile(tmp_path: Path) -> None
 
 
 def test_every_key_of_a_profile_is_documented() -> None:
-    about = (ROOT / "docs" / "commands.md").read_text().partition("## plan\n")[0]
+    page = (ROOT / "docs" / "reference" / "plan-json.md").read_text()
+    about = page.partition("| `profile` |")[2].partition("\n| `plan` |")[0]
     facts = facts_of(SURFACE)
     assert [key for key in (*facts, *facts["surfaces"][0]) if f"`{key}`" not in about] == []
 

@@ -34,6 +34,10 @@ def facts(target: Path, *options: str) -> Any:
     return json.loads(result.stdout)
 
 
+def test_the_backend_is_named(target: Path) -> None:
+    assert facts(target)["backend"] == "cpu"
+
+
 def test_a_repetition_penalty_gives_what_transformers_generates_with_it(target: Path) -> None:
     model, tokenizer = LlamaForCausalLM.from_pretrained(target).eval(), byte_tokenizer("def main(): return 1")
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]

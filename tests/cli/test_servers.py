@@ -13,7 +13,7 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.engines.bundle import Trial
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 from spectune.tuning.engines.server_profile import ServerProfile, newest_bundle
 from spectune.tuning.engines.tuned_server import job_of
 
@@ -134,7 +134,7 @@ def test_tune_races_its_choice_where_rounds_are_asked_for(prompts: str, store: s
 
 def test_a_server_at_a_url_says_which_restarts_would_tell_more(prompts: str, store: str) -> None:
     """It is restarted by its owner in between, plainly and with drafts, on one port."""
-    engine = ENGINES["llama.cpp"]
+    engine = SERVERS["llama.cpp"]
     limits = ServerTimeouts(start_s=30.0)
     with started(engine, LLAMA, limits) as running:
         url = running.address.url
@@ -150,13 +150,17 @@ def test_a_server_at_a_url_says_which_restarts_would_tell_more(prompts: str, sto
         assert f"draft 4 tokens: restart the server at {url} so" in planned.stdout
         words = ("--engine", "llama.cpp", "--server", url, "--prompts", prompts, "--json")
         rows = json.loads(typed(store, "validate", *words).stdout)["rows"]
+    with open_store(store) as opened:
+        trials = newest_bundle("llama.cpp", [url], opened).trials
+    assert len(trials) == 4 and all(one.ms is not None for trial in trials for one in trial.pace)
     assert [(row["concurrency"], row["length"], row["chosen_length"]) for row in rows] == [(1, 4, 4), (2, 4, 4)]
-    assert all(0.5 < row["measured_tokens_per_s"] / row["planned_tokens_per_s"] < 2.0 for row in rows)
+    for kind in ("measured_tokens_per_s", "at_pace_tokens_per_s"):
+        assert all(0.5 < row[kind] / row["planned_tokens_per_s"] < 2.0 for row in rows)
 
 
 def test_drafts_alone_are_no_plan(prompts: str, store: str) -> None:
     flags = ("--spec-type", "draft-simple", "--spec-draft-n-max", "4")
-    with started(ENGINES["llama.cpp"], (*LLAMA, *flags), ServerTimeouts(start_s=30.0)) as running:
+    with started(SERVERS["llama.cpp"], (*LLAMA, *flags), ServerTimeouts(start_s=30.0)) as running:
         url = running.address.url
         assert "restart the server without drafts" in profiled(store, prompts, "--server", url).stdout
     planned = typed(store, "plan", "--engine", "llama.cpp", "--server", url)

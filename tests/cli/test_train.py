@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
+from spectune.engines.drafter import drafter_form
 from spectune.errors import ModelError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
@@ -22,7 +23,6 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import BLOCK, HEAD, SELF
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.engine.step_output import StepOutput
-from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.loading import load_model

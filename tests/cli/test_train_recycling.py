@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from spectune.cli import main
 from spectune.db import open_store
+from spectune.engines.drafter import drafter_form
 from spectune.errors import ModelError, TrainingError
 from spectune.planner.inputs import BLOCK, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
@@ -22,7 +23,6 @@ from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.load import load
 from spectune.runtime.models.drafter import load_drafter, require_drafter_of
 from spectune.runtime.models.drafter_shapes import RecyclingShape, is_recycling, recycling_shape

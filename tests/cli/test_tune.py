@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.servers import NAMES
 from spectune.engines.bundle import read_bundle
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES as KNOWN
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
+from spectune.profiler.records.wire import to_json
 
 from ..support.openai_program import LLAMA, VLLM, texts
 
@@ -68,10 +70,6 @@ def wait_for_none(mark: str) -> None:
     while left_behind(mark) and time.monotonic() < end:
         time.sleep(0.05)
     assert left_behind(mark) == []
-
-
-def test_the_command_line_knows_the_engines() -> None:
-    assert set(NAMES) == set(KNOWN)
 
 
 def test_a_good_draft_model_is_chosen_and_the_command_stays_as_it_is(prompts: str, tmp_path: Path) -> None:
@@ -131,7 +129,7 @@ def test_a_bound_that_nothing_holds_is_said(prompts: str) -> None:
 
 
 def test_a_server_at_a_url_is_measured_and_not_stopped(prompts: str) -> None:
-    with started(KNOWN["llama.cpp"], LLAMA, ServerTimeouts(start_s=30.0)) as running:
+    with started(SERVERS["llama.cpp"], LLAMA, ServerTimeouts(start_s=30.0)) as running:
         words = ["tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD[:-2], "--server", running.address.url]
         result = runner(prompts).invoke(main, words)
         assert result.exit_code == 0, result.output
@@ -241,6 +239,21 @@ def test_what_was_measured_is_raced_against_the_server_as_it_was(
     assert other.exit_code == 1 and "the bundle is of another command" in other.stderr
 
 
+def test_a_choice_that_was_not_worth_it_is_said(prompts: str, tmp_path: Path) -> None:
+    """The bundle is made to choose n-grams, which are seldom right here."""
+    bundle, command = tmp_path / "out.json", (*LLAMA, "-md", "small.gguf")
+    assert typed(prompts, "--starts", "3", "--bundle", str(bundle), command=command).exit_code == 0
+    found = read_bundle(bundle)
+    bundle.write_text(to_json(replace(found, chosen=Start.of("n-grams", {1: 4, 2: 4}))))
+    words = ["validate", "--bundle", str(bundle), "--prompts", prompts, "--rounds", "2", "--", *command]
+    said = runner(prompts).invoke(main, words)
+    assert said.exit_code == 0, said.output
+    assert "note: at 1 at once it was not worth it: 0." in said.stdout
+    told = json.loads(runner(prompts).invoke(main, [words[0], "--json", *words[1:]]).stdout)
+    assert [row["is_worth"] for row in told["rows"]] == [False, False]
+    assert [len(row["rounds_gain"]) for row in told["rows"]] == [2, 2]
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "SPECTUNE_STORE": str(tmp_path / "store.db")}
@@ -258,9 +271,9 @@ def begun(words: list[str], environment: dict[str, str]) -> subprocess.Popen[Any
     )
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("moments", [3, pytest.param(MOMENTS, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_anywhere_leaves_no_server_and_resumes(
-    prompts: str, tmp_path: Path, environment: dict[str, str]
+    moments: int, prompts: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     bundle, mark = tmp_path / "out.json", f"{tmp_path}-alias"
     command = (*LLAMA, "-md", "small.gguf", "--alias", mark)
@@ -269,7 +282,7 @@ def test_a_run_that_is_killed_anywhere_leaves_no_server_and_resumes(
         *("--bundle", str(bundle), "--", *command),
     ]
     drawn, loads = random.Random(5), 0
-    for moment in range(MOMENTS):
+    for moment in range(moments):
         process = begun(words, environment)
         time.sleep(drawn.uniform(0.5, 4.0))
         process.send_signal((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[moment % 3])

@@ -23,7 +23,7 @@ from spectune.demo.prompts import calibration_prompts
 from spectune.demo.real import Package, fetched
 from spectune.demo.story import BATCHES, DemoSize
 from spectune.errors import ModelError
-from spectune.runtime.engines.gguf_file import write_gguf
+from spectune.runtime.models.gguf import write_gguf
 from spectune.runtime.models.loading import load_tokenizer
 
 from ..support.coarse_design import BUDGET_S, timed_coarsely

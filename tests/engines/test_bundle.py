@@ -9,7 +9,7 @@ import pytest
 from spectune.engines.bundle import Bundle, Setup
 from spectune.engines.load import SamplingParams
 from spectune.engines.server import ServerTimeouts
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.tuning.engines.tuned_server import ServerJob, job_of
 
@@ -27,7 +27,7 @@ SETUP = Setup(
     files=("a.yaml",),
 )
 JOB = ServerJob(
-    engine=ENGINES["vllm"],
+    engine=SERVERS["vllm"],
     command=VLLM,
     prompts=texts(2),
     sampling=SamplingParams(),

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from spectune.engines.base import Start, stages_of
 from spectune.engines.command import hidden, port_of, secrets, typed, without
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Start, stages_of
+from spectune.engines.setting import EngineDrafter, Stage
+from spectune.engines.table import SERVERS
 from spectune.errors import RequestError
-from spectune.runtime.engines.setting import EngineDrafter, Stage
 
-LLAMA, VLLM = ENGINES["llama.cpp"], ENGINES["vllm"]
+LLAMA, VLLM = SERVERS["llama.cpp"], SERVERS["vllm"]
 SERVER = ["llama-server", "-m", "t.gguf", "-md", "small.gguf", "--draft-max=4", "-np", "8", "-ngl", "99"]
 SERVE = ["vllm", "serve", "M", "--tensor-parallel-size", "2"]
 OWN = ["--speculative-config", '{"method": "eagle3", "model": "org/head", "num_speculative_tokens": 2}']

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.engines.counters import NAMES, Counts, counts_between, counts_of, falling, page_of, restart, since
+from spectune.engines.counters import Counts, counts_between, counts_of, falling, page_of, restart, since
+from spectune.engines.table import COUNTERS
 from spectune.errors import MeasurementError
 
 PAGE = """\
@@ -25,7 +26,7 @@ vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 8
 
 
 def test_a_page_is_read_of_one_model_over_all_of_its_engines() -> None:
-    counts = counts_of(page_of(PAGE), NAMES["vllm"], "m")
+    counts = counts_of(page_of(PAGE), COUNTERS["vllm"], "m")
     assert (counts.drafts, counts.drafted, counts.accepted) == (160.0, 320.0, 200.0)
     assert (counts.by_position, counts.generated, counts.answers) == ((130.0, 70.0), 380.0, 20.0)
     assert counts.rounds(380.0, 20.0) == 160.0
@@ -53,32 +54,32 @@ def grown(**by_engine: float) -> str:
 
 
 def test_two_pages_tell_what_was_counted_between_them() -> None:
-    whole = counts_of(BEFORE, NAMES["vllm"], "m")
-    assert counts_between(BEFORE, {}, NAMES["vllm"], "m") == whole
-    nothing = counts_between(BEFORE, BEFORE, NAMES["vllm"], "m")
+    whole = counts_of(BEFORE, COUNTERS["vllm"], "m")
+    assert counts_between(BEFORE, {}, COUNTERS["vllm"], "m") == whole
+    nothing = counts_between(BEFORE, BEFORE, COUNTERS["vllm"], "m")
     assert (nothing.drafts, nothing.by_position, nothing.generated) == (0.0, (0.0, 0.0), 0.0)
     later = page_of(grown(first=130.0, second=90.0))
-    assert counts_between(later, BEFORE, NAMES["vllm"], "m").drafts == 60.0
+    assert counts_between(later, BEFORE, COUNTERS["vllm"], "m").drafts == 60.0
 
 
 def test_a_counter_that_fell_is_a_new_start_also_where_the_sum_over_engines_grew() -> None:
     later = page_of(grown(first=500.0, second=10.0))
     with pytest.raises(MeasurementError, match="fell from 60 to 10; the server started again in between"):
-        counts_between(later, BEFORE, NAMES["vllm"], "m")
-    assert restart(BEFORE, BEFORE, NAMES["vllm"]) == ""
-    assert counts_of(since(later, BEFORE), NAMES["vllm"], "m").drafts == 410.0  # 400 more, and 10 since its start
+        counts_between(later, BEFORE, COUNTERS["vllm"], "m")
+    assert restart(BEFORE, BEFORE, COUNTERS["vllm"]) == ""
+    assert counts_of(since(later, BEFORE), COUNTERS["vllm"], "m").drafts == 410.0  # 400 more, and 10 since its start
 
 
 def test_an_engine_that_is_gone_is_a_new_start_and_a_gauge_that_falls_is_none() -> None:
     without = page_of("\n".join(line for line in PAGE.splitlines() if 'engine="1"' not in line))
-    assert "started again" in restart(without, BEFORE, NAMES["vllm"])
+    assert "started again" in restart(without, BEFORE, COUNTERS["vllm"])
     gauge = 'vllm:num_requests_running{engine="0",model_name="m"}'
-    assert restart(page_of(f"{gauge} 1\n"), page_of(f"{gauge} 7\n"), NAMES["vllm"]) == ""
+    assert restart(page_of(f"{gauge} 1\n"), page_of(f"{gauge} 7\n"), COUNTERS["vllm"]) == ""
 
 
 def test_several_models_are_refused_unless_one_is_named() -> None:
     with pytest.raises(MeasurementError, match=r"counters are of several models \(m, other\); name one"):
-        counts_of(BEFORE, NAMES["vllm"])
+        counts_of(BEFORE, COUNTERS["vllm"])
 
 
 def test_of_several_models_the_one_that_is_asked_for_is_counted_whoever_drafts() -> None:
@@ -90,13 +91,13 @@ def test_of_several_models_the_one_that_is_asked_for_is_counted_whoever_drafts()
         'vllm:spec_decode_num_drafts_total{model_name="fast"} 20\n'
         'vllm:spec_decode_num_accepted_tokens_total{model_name="fast"} 30\n'
     )
-    plain, fast = (counts_of(page, NAMES["vllm"], model) for model in ("plain", "fast"))
+    plain, fast = (counts_of(page, COUNTERS["vllm"], model) for model in ("plain", "fast"))
     assert (plain.generated, plain.answers, plain.drafts, plain.accepted) == (50.0, 2.0, 0.0, 0.0)
     assert (fast.generated, fast.answers, fast.drafts, fast.accepted) == (70.0, None, 20.0, 30.0)
     with pytest.raises(MeasurementError, match=r"several models \(fast, plain\)"):
-        counts_of(page, NAMES["vllm"])
+        counts_of(page, COUNTERS["vllm"])
     with pytest.raises(MeasurementError, match="counters are of fast, plain, none of alias; name one of these"):
-        counts_of(page, NAMES["vllm"], "alias")
+        counts_of(page, COUNTERS["vllm"], "alias")
 
 
 def test_vllm_s_n_grams_that_seldom_draft_count_all_rounds() -> None:
@@ -116,7 +117,7 @@ def test_vllm_s_n_grams_that_seldom_draft_count_all_rounds() -> None:
             for place in range(4)
         ),
     ]
-    counts = counts_of(page_of("\n".join(lines)), NAMES["vllm"])
+    counts = counts_of(page_of("\n".join(lines)), COUNTERS["vllm"])
     assert counts.rounds(counts.generated or 0.0, counts.answers or 0.0) == rounds
     assert counts.acceptance(rounds) == (0.15, 0.1, 0.1, 0.0)
     assert sum(counts.acceptance(rounds)) * rounds == pytest.approx(accepted)
@@ -130,11 +131,11 @@ def test_acceptance_that_falls_by_one_factor_is_found_by_its_sum(length: int, fa
 
 
 def test_a_page_without_drafts_is_plain_decoding() -> None:
-    counts = counts_of(page_of("llamacpp:tokens_predicted_total 50\n"), NAMES["llama.cpp"])
+    counts = counts_of(page_of("llamacpp:tokens_predicted_total 50\n"), COUNTERS["llama.cpp"])
     assert (counts.drafts, counts.by_position, counts.generated, counts.answers) == (0.0, (), 50.0, None)
 
 
 def test_a_missing_position_is_named() -> None:
     page = PAGE.replace('position="0"', 'position="2"')
     with pytest.raises(MeasurementError, match="lacks positions"):
-        counts_of(page_of(page), NAMES["vllm"], "m")
+        counts_of(page_of(page), COUNTERS["vllm"], "m")

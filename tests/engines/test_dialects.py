@@ -11,17 +11,17 @@ import pytest
 import yaml
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Source, WrittenFile, placed, written_files
 from spectune.engines.counters import CounterPage
 from spectune.engines.load import SamplingParams
 from spectune.engines.server import Measured, ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Source, WrittenFile, placed, written_files
+from spectune.engines.setting import EngineDrafter
+from spectune.engines.table import SERVERS
 from spectune.errors import MeasurementError, PlanError, RequestError
-from spectune.runtime.engines.setting import EngineDrafter
 
 from ..support.openai_program import SGLANG, TENSORRT_LLM, texts
 
-SGLANG_SERVER, TRT_SERVER = ENGINES["sglang"], ENGINES["tensorrt-llm"]
+SGLANG_SERVER, TRT_SERVER = SERVERS["sglang"], SERVERS["tensorrt-llm"]
 SMALL = EngineDrafter(name="small", path="org/small", form="model")
 HEAD = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "org/head"]
 OWN = [*HEAD, "--speculative-num-steps=3", "--speculative-num-draft-tokens", "4", "--speculative-adaptive"]
@@ -47,7 +47,7 @@ cuda_graph_config:
 
 def ran(engine: str, command: Sequence[str], source: Source | None, lengths: dict[int, int]) -> tuple[Measured, Any]:
     """Return what was counted of a load of two at once, and what the server did meanwhile."""
-    known = ENGINES[engine]
+    known = SERVERS[engine]
     whole = known.plain(command)
     if source is not None:
         whole = known.joined(whole, known.flags(source, lengths, "9999"))
@@ -58,7 +58,7 @@ def ran(engine: str, command: Sequence[str], source: Source | None, lengths: dic
 
 
 def sources_of(engine: str, command: Sequence[str]) -> dict[str, Source]:
-    return {source.name: source for source in ENGINES[engine].sources(command, [SMALL], 4, "9999")}
+    return {source.name: source for source in SERVERS[engine].sources(command, [SMALL], 4, "9999")}
 
 
 def test_sglang_decodes_plainly_without_its_drafts_and_shows_its_counters() -> None:

@@ -17,14 +17,14 @@ from spectune.db.remote.certificates import CA_VARIABLE
 from spectune.engines.answers import LoadResult, RequestResult
 from spectune.engines.load import SamplingParams, open_loop
 from spectune.engines.server import Server, ServerTimeouts, reached, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 from spectune.errors import MeasurementError, NoRoomError, RequestError, StoreError
 from spectune.profiler.prompt import Prompt
 
 from ..support import fake_openai_server
 from ..support.openai_program import LLAMA, VLLM, chats, texts
 
-ENGINE = ENGINES["vllm"]
+ENGINE = SERVERS["vllm"]
 LIMITS = ServerTimeouts(start_s=30.0, stall_s=1.0)
 DRAFTS = ("--speculative-config", '{"method": "draft_model", "model": "small", "num_speculative_tokens": 3}')
 SAMPLING = SamplingParams(max_tokens=24)
@@ -193,7 +193,7 @@ def test_no_command_and_no_prompts_are_refused(server: Server) -> None:
 
 
 def test_a_server_without_counters_is_named() -> None:
-    with started(ENGINES["llama.cpp"], LLAMA, LIMITS) as running:
+    with started(SERVERS["llama.cpp"], LLAMA, LIMITS) as running:
         assert running.version == "b11549"
         measured = running.measure([Prompt(text="a"), Prompt(text="b")], SAMPLING, concurrency=1)
     assert (measured.counts.drafts, measured.counts.generated, measured.counts.answers) == (0.0, 48.0, None)

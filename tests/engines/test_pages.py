@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from spectune.engines.counters import NAMES, counts_between, counts_of, page_of
+from spectune.engines.counters import counts_between, counts_of, page_of
+from spectune.engines.table import COUNTERS
 from spectune.tuning.engines.advice import counted_pages
 from spectune.tuning.engines.counters import READERS, accepted_of
 
 PAGES = Path(__file__).parents[1] / "data" / "pages"
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "vllm-exports.json"
-LLAMA = NAMES["llama.cpp"]
+LLAMA = COUNTERS["llama.cpp"]
 
 
 def test_llama_cpp_s_pages_count_what_its_answers_say() -> None:
@@ -42,10 +43,10 @@ def test_llama_cpp_s_pages_count_what_its_answers_say() -> None:
 def test_vllm_s_pages_count_what_the_load_client_counted() -> None:
     """24 answers of 64 tokens each; three of four rounds find no n-gram, and so are no drafts."""
     before, after = (page_of((PAGES / f"vllm-{when}.txt").read_text()) for when in ("before", "after"))
-    counts = counts_between(after, before, NAMES["vllm"], "smollm2")
+    counts = counts_between(after, before, COUNTERS["vllm"], "smollm2")
     assert (counts.generated, counts.answers) == (24 * 64, 24)
     assert counts.accepted == sum(counts.by_position) == 574
-    found = accepted_of(counts, NAMES["vllm"])
+    found = accepted_of(counts, COUNTERS["vllm"])
     assert (found.rounds, found.drafts) == (24 * 63 - 574, 277)
     assert found.tokens_per_round == pytest.approx(1.0 + 574 / 277)  # of the rounds that drafted
 
@@ -62,7 +63,7 @@ def test_vllm_s_counters_count_the_rounds_of_our_own_decoder_on_the_same_texts()
         "request_success": results["prompts"],
     }
     page = page_of("".join(f'vllm:{name}_total{{engine="0"}} {count}\n' for name, count in told.items()))
-    found = accepted_of(counts_of(page, NAMES["vllm"]), NAMES["vllm"])
+    found = accepted_of(counts_of(page, COUNTERS["vllm"]), COUNTERS["vllm"])
     assert found.rounds == found.drafts == row["own_rounds"]
     assert found.tokens_per_round == pytest.approx(1.0 + row["accepted"] / row["own_rounds"])
 
@@ -76,7 +77,7 @@ def test_vllm_s_positions_are_those_of_a_public_report() -> None:
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} {count}'
         for place, count in enumerate(at)
     ]
-    found = accepted_of(counts_of(page_of("\n".join(lines)), NAMES["vllm"]), NAMES["vllm"])
+    found = accepted_of(counts_of(page_of("\n".join(lines)), COUNTERS["vllm"]), COUNTERS["vllm"])
     assert found.by_position == pytest.approx(rates, abs=5e-4)
     assert found.tokens_per_round == pytest.approx(5.44, abs=5e-3)
 

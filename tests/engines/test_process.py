@@ -16,7 +16,7 @@ from spectune.engines import process
 from spectune.engines.load import Address
 from spectune.engines.process import TAIL_BYTES, ServerProcess
 from spectune.engines.server import ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 from spectune.errors import MeasurementError, NoRoomError
 
 from ..support.llama_program import use_fake
@@ -163,7 +163,7 @@ def test_keys_of_the_environment_and_of_the_command_are_hidden_where_a_server_lo
     command = [sys.executable, "-c", script, "--api-key", KEY, "--port", "1"]
     with (
         pytest.raises(MeasurementError) as raised,
-        started(ENGINES["vllm"], command, ServerTimeouts(), key="of-the-api"),
+        started(SERVERS["vllm"], command, ServerTimeouts(), key="of-the-api"),
     ):
         pass
     assert "false start: ... ['--api-key', '...'" in str(raised.value)

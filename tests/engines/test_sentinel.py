@@ -9,7 +9,7 @@ import pytest
 from spectune.engines.load import Address
 from spectune.engines.sentinel import LONG, PAIRS, SHORT, Reading, read_pace, sentinel_prompts
 from spectune.engines.server import Server, ServerTimeouts, started
-from spectune.engines.table import ENGINES
+from spectune.engines.table import SERVERS
 
 from ..support.fake_openai_server import FREE_WORDS, READ_MS
 from ..support.metrics_pages import shown
@@ -18,7 +18,7 @@ from ..support.openai_program import VLLM
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with started(ENGINES["vllm"], VLLM, ServerTimeouts(start_s=30.0)) as running:
+    with started(SERVERS["vllm"], VLLM, ServerTimeouts(start_s=30.0)) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from spectune.runtime.batch.faults import Fault
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.kv_cache import FeatureCache
 from spectune.runtime.models.layout import lay_out
@@ -50,7 +50,7 @@ class Watched:
         self.features: Seen = []
         self.own: Seen = []
 
-        def watch(decoder: Decoder) -> None:
+        def watch(decoder: Engine) -> None:
             kept = decoder._cache
             assert isinstance(kept, FeatureCache)
             for slot, sequence in in_slots(decoder):
@@ -149,7 +149,7 @@ def test_a_row_that_is_padded_behind_a_nearly_full_text_costs_nobody_a_draft(kin
     """One sequence lags by 20 tokens of plain rounds when a prompt joins that leaves little room."""
     drafting: list[bool] = []
     blocks = StepConfig(policy=POLICIES["chain"], drafter="it")
-    decoder = Decoder(
+    decoder = Engine(
         tapped_for(TARGET, [BLOCKS[kind]]),
         {"it": BlockDrafter(BLOCKS[kind], slots=2, capacity=44)},
         lambda batch, context: blocks if drafting else PLAIN,

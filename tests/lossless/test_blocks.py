@@ -21,7 +21,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.features import GivenFeatures
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.block import Levels
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -119,7 +119,7 @@ def test_a_block_on_wrong_features_changes_no_output_but_drafts_otherwise(kind: 
             tapped_for(TARGET, [BLOCKS[kind]]),
             always(StepConfig(policy=POLICIES["chain"], drafter="it")),
         )
-        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        decoder = Engine(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         drafter.drafter.attach(decoder._cache)
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=14)] == plain(0.0)
         seen.append(drafter.rounds)
@@ -156,7 +156,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePol
     for (request, text), prompt in zip(texts(temperature), recorded(kind, temperature), strict=True):
         drafter, trace = Keeping(kind), trace_of(kind, (prompt,), temperature)
         target, schedule = tapped_for(TARGET, [BLOCKS[kind]]), always(StepConfig(policy=policy, drafter="it"))
-        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        decoder = Engine(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
         results = results_of(policy, recording_of(trace))
         for length, live in drafter.drawn.items():

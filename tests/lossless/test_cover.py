@@ -21,7 +21,7 @@ from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
@@ -134,7 +134,7 @@ def played(case: Case, again: bool = False) -> Played:
     recorder = RecordingDrafter(drafter_of(case))
     name = None if case.policy == "plain" else "it"
     setup = StepConfig(policy=WAYS[case.policy], drafter=name, run_tokens=PADDED if case.is_padded else ())
-    decoder = Decoder(TARGET, {"it": recorder}, always(setup), slots=case.batch, capacity=CAPACITY)
+    decoder = Engine(TARGET, {"it": recorder}, always(setup), slots=case.batch, capacity=CAPACITY)
     requests, sequences, rounds = wanted(case), list[Sequence](), list[StepOutput]()
     cancelled, cached = set[int](), list[tuple[int, Tensor]]()
     while len(sequences) < len(requests) or decoder.running:
@@ -157,7 +157,7 @@ def played(case: Case, again: bool = False) -> Played:
     )
 
 
-def due(case: Case, decoder: Decoder, rounds: int, joined: int, count: int) -> int:
+def due(case: Case, decoder: Engine, rounds: int, joined: int, count: int) -> int:
     """Return how many requests may have joined by now; staggered ones come every second round, or when none runs."""
     if case.joining != "staggered":
         return count

@@ -27,7 +27,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.exit import DOWN, ExitModel
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
@@ -98,7 +98,7 @@ def test_after_every_round_the_shared_cache_is_a_fresh_prefill(kind: str) -> Non
     schedule = always(StepConfig(policy=POLICIES[kind], drafter="it", run_tokens=PADDED))
     seen: list[tuple[int, Tensor]] = []
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
@@ -236,7 +236,7 @@ def test_a_recording_of_another_exit_replays_otherwise() -> None:
 
 def decoded_alone(drafter: ExitDrafter, request: Request, policy: TreePolicy) -> tuple[int, ...]:
     schedule = always(StepConfig(policy=policy, drafter="it"))
-    decoder = Decoder(TARGET, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+    decoder = Engine(TARGET, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
     sequence = decoder.admit(request)
     while decoder.running:
         assert not decoder.step().faults

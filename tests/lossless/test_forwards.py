@@ -15,7 +15,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import ancestors, lay_out
@@ -81,7 +81,7 @@ def test_after_every_round_the_targets_cache_is_a_fresh_prefill(family: str, kin
     schedule, drafters = drafting(kind, drafter_for(kind, LeanModel(SKETCH), 3), run_tokens=PADDED)
     seen: list[tuple[int, Tensor]] = []
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
@@ -97,7 +97,7 @@ def test_after_every_round_the_drafters_cache_is_a_fresh_prefill(kind: str) -> N
     schedule, drafters = drafting(kind, drafter)
     seen: list[tuple[int, Tensor]] = []
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, drafter._cache.states[:, slot, : drafter._cached[slot]].clone()))
 

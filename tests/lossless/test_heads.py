@@ -19,7 +19,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.head import HeadDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -77,7 +77,7 @@ def test_a_head_on_wrong_features_changes_no_output_but_drafts_otherwise() -> No
     for kind in (Liar, HeadDrafter):
         drafter = RecordingDrafter(kind(HEADS["eagle3"], slots=1, capacity=CAPACITY))
         target = tapped_for(TARGET, [HEADS["eagle3"]])
-        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        decoder = Engine(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert isinstance(drafter.drafter, HeadDrafter)
         drafter.drafter.attach(decoder._cache)
         texts = [decoded_alone(decoder, request) for request in requests]
@@ -86,7 +86,7 @@ def test_a_head_on_wrong_features_changes_no_output_but_drafts_otherwise() -> No
     assert seen[0] != seen[1]
 
 
-def decoded_alone(decoder: Decoder, request: Request) -> tuple[int, ...]:
+def decoded_alone(decoder: Engine, request: Request) -> tuple[int, ...]:
     sequence = decoder.admit(request)
     while decoder.running:
         assert not decoder.step().faults
@@ -126,7 +126,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(form: Form, policy: TreePol
     for (request, text), prompt in zip(texts(temperature), recorded(form, temperature), strict=True):
         drafter = Keeping(HEADS[form])
         target, schedule = tapped_for(TARGET, [HEADS[form]]), always(StepConfig(policy=policy, drafter="it"))
-        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        decoder = Engine(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
         for length, live in drafter.drawn.items():
             place = length - len(request.prompt) - 1

@@ -26,7 +26,7 @@ from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
@@ -139,7 +139,7 @@ def test_after_every_round_the_shared_cache_is_a_fresh_prefill() -> None:
     requests = shown(REQUESTS)
     seen: list[tuple[int, torch.Tensor]] = []
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
@@ -219,7 +219,7 @@ def test_a_drafter_of_text_alone_reads_the_placeholder() -> None:
 
 
 def test_images_that_were_not_shown_are_refused() -> None:
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=1, capacity=CAPACITY)
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=1, capacity=CAPACITY)
     with pytest.raises(RequestError, match="not shown"):
         decoder.admit(REQUESTS[0])
 

@@ -22,16 +22,16 @@ from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy
+from spectune.runtime.backends import base as backend_module
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine import acceptance as acceptance_module
-from spectune.runtime.engine import step as step_module
-from spectune.runtime.engine.acceptance import Acceptance, accept
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.sampling import acceptance as acceptance_module
 from spectune.runtime.sampling import sampler as draws_module
+from spectune.runtime.sampling.acceptance import Acceptance, accept
 from spectune.runtime.sampling.noise import gumbel
 
 from ..support.decoded_runs import BUSHY
@@ -57,7 +57,7 @@ RAGGED: dict[str, TreePolicy] = {  # trees of one batch differ
 Text = tuple[int, ...]
 
 
-class Crowd(Decoder):
+class Crowd(Engine):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
@@ -67,7 +67,7 @@ class Crowd(Decoder):
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
         for index, request in enumerate(requests):
-            self._scheduler._batch.join(Sequence(request, index))
+            self._slots._batch.join(Sequence(request, index))
         return list(self.running)
 
 
@@ -231,6 +231,6 @@ def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch
     def drawn_from(told: tuple[Tensor, Ints | None], sequences: Many[Sequence], depths: Ints) -> object:
         return verifier.draw(told[0], sequences, depths, told[1])
 
-    monkeypatch.setattr(step_module, "scored", lambda logits, _, paths: (logits, paths))
-    monkeypatch.setattr(step_module, "drawn_from", drawn_from)
+    monkeypatch.setattr(backend_module, "scored", lambda logits, _, paths: (logits, paths))
+    monkeypatch.setattr(backend_module, "drawn_from", drawn_from)
     monkeypatch.setattr(acceptance_module, "accept", verifier.accept)

@@ -33,7 +33,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.drafters.stack import StackDrafter
 from spectune.runtime.engine.drafting import Drafting
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prefill import Prefill
 from spectune.runtime.models.block import BlockHead
 from spectune.runtime.models.forward import CausalModel, ForwardInput
@@ -194,7 +194,7 @@ def played(case: Case, prefix_caching: bool = True) -> Played:
     way, done, chats = WAYS[case.way], Played(), Chats(case.temperature)
     setup = PLAIN if way.drafter is None else StepConfig(policy=way.policy, drafter="it")
     drafters = {} if way.drafter is None else {"it": way.drafter(case.slots + case.spare)}
-    decoder = Decoder(
+    decoder = Engine(
         tapped_for(TARGET, way.models), drafters, always(setup),
         slots=case.slots, spare_slots=case.spare, capacity=CAPACITY, prefix_caching=prefix_caching,
     )  # fmt: skip
@@ -288,7 +288,7 @@ class Served:
         self.target = Counting(LLAMA)
         setup = PLAIN if drafter is None else StepConfig(policy=CHAIN, drafter="it")
         drafters = {} if drafter is None else {"it": drafter}
-        self.decoder = Decoder(
+        self.decoder = Engine(
             self.target, drafters, always(setup),
             slots=slots, spare_slots=spare, capacity=CAPACITY, prefix_caching=True,
         )  # fmt: skip
@@ -424,12 +424,12 @@ def test_where_a_prompt_was_read_in_pieces_is_free_again() -> None:
     running = served.joined(text(1, 20), 30)
     reading = served.decoder.begin(Request(prompt=(*text(1, 20), *text(2, 9)), max_new_tokens=30))
     served.decoder.read_on(reading, 9)
-    assert [served.decoder._scheduler._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
+    assert [served.decoder._slots._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
     served.ended(running, reading.sequence)
 
 
 def took_turns(
-    decoder: Decoder, rounds: int, tokens: int = 9, firsts: tuple[int, int] = (1, 2)
+    decoder: Engine, rounds: int, tokens: int = 9, firsts: tuple[int, int] = (1, 2)
 ) -> list[tuple[int, list[int]]]:
     """Let two chats take turns; return how much of every prompt was not read, and what each round kept."""
     found, texts, faults = [], [text(first, 20) for first in firsts], list[Fault]()
@@ -452,7 +452,7 @@ def taking_turns(way: Way, *, prefix_caching: bool) -> list[tuple[int, list[int]
     setup = PLAIN if way.drafter is None else StepConfig(policy=way.policy, drafter="it")
     drafters = {} if way.drafter is None else {"it": way.drafter(2)}
     return took_turns(
-        Decoder(
+        Engine(
             tapped_for(TARGET, way.models), drafters, always(setup),
             slots=2, capacity=CAPACITY, prefix_caching=prefix_caching,
         ),
@@ -483,7 +483,7 @@ def test_a_drafter_that_has_rested_knows_nothing_of_the_texts_that_came_meanwhil
     found = []
     for prefix_caching in (True, False):
         drafter = Cramped(MODELS[1], slots=2, capacity=CAPACITY)
-        decoder = Decoder(
+        decoder = Engine(
             TARGET, {"it": drafter}, always(StepConfig(policy=CHAIN, drafter="it")),
             slots=2, capacity=CAPACITY, prefix_caching=prefix_caching,
         )  # fmt: skip

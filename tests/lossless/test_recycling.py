@@ -21,7 +21,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.recycling import RecyclingDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Successors
@@ -115,7 +115,7 @@ def test_wrong_features_change_no_output_but_the_drafts() -> None:
     for made in (Liar, RecyclingDrafter):
         drafter = RecordingDrafter(made(HEAD, slots=1, capacity=CAPACITY))
         target, schedule = tapped_for(TARGET, [HEAD]), always(StepConfig(policy=POLICIES["chain"], drafter="it"))
-        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        decoder = Engine(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         drafter.drafter.attach(decoder._cache)
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=24)] == plain(0.0)
         seen.append(drafter.rounds)
@@ -130,7 +130,7 @@ def watched(policy: str) -> tuple[list[tuple[int, ...]], list[list[int]], Record
     own = RecyclingDrafter(HEAD, slots=3, capacity=CAPACITY)
     recorder, states, texts = RecordingDrafter(own), list[tuple[int, torch.Tensor]](), dict[int, Sequence]()
 
-    def watch(decoder: Decoder) -> None:
+    def watch(decoder: Engine) -> None:
         for slot, sequence in in_slots(decoder):
             states.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
             texts[sequence.index] = sequence
@@ -213,7 +213,7 @@ def mistaken(policy: TreePolicy, temperature: float, made: type[Keeping] = Keepi
     for (request, text), prompt in zip(texts(temperature), recorded(temperature), strict=True):
         drafter, recording = made(), recording_of(trace_of("r", (prompt,), temperature))
         schedule = always(StepConfig(policy=policy, drafter="it"))
-        decoder = Decoder(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        decoder = Engine(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
         results = results_of(policy, recording)
         for length, live in drafter.drawn.items():

@@ -26,7 +26,7 @@ from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.anatomy import LayerWeights
 from spectune.runtime.models.exit import ExitModel
@@ -285,7 +285,7 @@ def test_states_that_are_kept_for_others_are_those_of_the_whole_verification(aft
     assert half > 4 and max(float((a - b).abs().max()) for a, b in zip(seen[:half], seen[half:], strict=True)) < 1e-9
 
 
-def kept_features(decoder: Decoder) -> list[Tensor]:
+def kept_features(decoder: Engine) -> list[Tensor]:
     kept = decoder._cache
     assert isinstance(kept, FeatureCache)
     return [kept.features[slot, : sequence.context].clone() for slot, sequence in in_slots(decoder)]

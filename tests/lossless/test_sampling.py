@@ -18,11 +18,11 @@ from spectune.planner.kernels.arrays import Ints
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
+from spectune.runtime.backends import base as backend_module
 from spectune.runtime.batch.sequence import Request, Sampling, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine import step as step_module
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prefill import Prefill, read_on
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.sampling.sampler import scored
@@ -148,7 +148,7 @@ TOY_TARGET, TOY_DRAFTER = LeanModel(TOY), LeanModel(perturbed(TOY, 0.3))
 TREES: dict[str, TreePolicy] = {"chain": ChainPolicy(length=2), "tree": StaticPolicy(tree=BUSHY)}
 
 
-class Crowd(Decoder):
+class Crowd(Engine):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
@@ -158,7 +158,7 @@ class Crowd(Decoder):
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, seed=seed, **own_fields(LAW)) for seed in seeds]
         for index, request in enumerate(requests):
-            self._scheduler._batch.join(Sequence(request, index))
+            self._slots._batch.join(Sequence(request, index))
         return list(self.running)
 
 
@@ -214,5 +214,5 @@ def test_a_verifier_that_penalises_the_committed_text_alone_is_caught(
     def without_paths(logits: Tensor, sequences: Many[Sequence], paths: Ints | None) -> Tensor:
         return scored(logits, sequences)
 
-    monkeypatch.setattr(step_module, "scored", without_paths)
+    monkeypatch.setattr(backend_module, "scored", without_paths)
     assert p_value(sampled(TREES[kind], 0, 10_000), exact_law(LAW)) < 1e-6

@@ -27,11 +27,11 @@ from spectune.runtime.batch.step_config import Schedule, StepConfig, always
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine import acceptance as acceptance_module
-from spectune.runtime.engine.acceptance import Acceptance
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.sampling import acceptance as acceptance_module
+from spectune.runtime.sampling.acceptance import Acceptance
 
 from ..support.decoded_runs import BUSHY, CAPACITY, PADDED, RecordingDrafter, Run, in_slots, random_requests, run
 from ..support.fresh_states import worst_difference
@@ -179,7 +179,7 @@ def test_a_prompt_of_one_token_decodes(name: str) -> None:
 def test_after_every_round_the_cache_is_that_of_the_text_read_at_once(name: str) -> None:
     requests, seen = some_requests(0.8)[:5], list[tuple[int, Tensor]]()
 
-    def look(decoder: Decoder) -> None:
+    def look(decoder: Engine) -> None:
         for slot, one in in_slots(decoder):
             seen.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
 

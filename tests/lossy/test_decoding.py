@@ -20,9 +20,10 @@ from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.fly import accept_loosely, entropies_of
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
 
 from ..support.decoded_runs import CAPACITY, random_requests
@@ -54,11 +55,12 @@ def decoded(
     else:
         name, drafter = "small", ModelDrafter(MODELS["small"], slots=slots, capacity=CAPACITY)
     schedule = always(StepConfig(policy=policy, drafter=name))
-    decoder = Decoder(TARGET, {name: drafter}, schedule, slots=slots, capacity=CAPACITY, allow_lossy=allow_lossy)
-    feed, rounds = Feed(decoder, requests), []
-    while feed.refill():
+    decoder = Engine(TARGET, {name: drafter}, schedule, slots=slots, capacity=CAPACITY, allow_lossy=allow_lossy)
+    scheduler, rounds = Scheduler(decoder), []
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
         rounds.append(decoder.step())
-    return feed.sequences, rounds
+    return sequences_of(states), rounds
 
 
 def texts(sequences: Many[Sequence]) -> list[list[int]]:

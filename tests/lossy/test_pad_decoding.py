@@ -21,9 +21,10 @@ from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.pad import PivotJudge, Verified, accept_by_pivots
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.pivots import PivotClassifier, PivotNet, PivotShape
 from spectune.runtime.models.tapped import tapped_for
@@ -89,7 +90,7 @@ def decoded(
         name, drafter = stack_name(draft), stack_drafter(draft, MODELS, slots=slots, capacity=CAPACITY)
     else:
         name, drafter = "small", ModelDrafter(MODELS["small"], slots=slots, capacity=CAPACITY)
-    decoder = Decoder(
+    decoder = Engine(
         tapped_for(TARGET, (), also=keeps),
         {name: drafter},
         always(StepConfig(policy=policy, drafter=name)),
@@ -98,10 +99,11 @@ def decoded(
         allow_lossy=allow_lossy,
         judges={} if judge is None else {"pivots": judge},
     )
-    feed, rounds = Feed(decoder, requests), []
-    while feed.refill():
+    scheduler, rounds = Scheduler(decoder), []
+    states = [scheduler.add(request) for request in requests]
+    while scheduler.schedule():
         rounds.append(decoder.step())
-    return feed.sequences, rounds
+    return sequences_of(states), rounds
 
 
 def texts(sequences: Many[Sequence]) -> list[list[int]]:

@@ -54,6 +54,12 @@ def test_importing_spectune_loads_only_itself(tmp_path: Path) -> None:
     assert packages(loaded) <= {"spectune", *sys.stdlib_module_names}
 
 
+def test_the_table_of_engines_loads_none_of_them(tmp_path: Path) -> None:
+    loaded = modules_after("import spectune.engines.table", tmp_path)
+    assert {name for name in loaded if name.startswith("spectune.")} == {"spectune.engines", "spectune.engines.table"}
+    assert packages(loaded) <= {"spectune", *sys.stdlib_module_names}
+
+
 def test_importing_the_planner_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not packages(modules_after("import spectune.planner", tmp_path)) & HEAVY
 

@@ -16,7 +16,7 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import RUN_PACKAGES, NotInstalledError
 from spectune.planner.plans.document import plan_from_json
-from spectune.runtime.engines.gguf_file import write_gguf
+from spectune.runtime.models.gguf import write_gguf
 
 from ..support.engine_profiles import profiled, saved_models
 from ..support.light_process import absent_modules, light

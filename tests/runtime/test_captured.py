@@ -20,8 +20,9 @@ from spectune.runtime.batch.step_config import Schedule, StepConfig, always, dra
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.growth.captured import CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
@@ -161,11 +162,12 @@ def run_rounds(
     target: CausalModel, requests: Many[Request], schedule: Schedule, drafters: Mapping[str, Drafter], *, slots: int
 ) -> list[tuple[int, ...]]:
     """Decode, but let prompts wait for the device as they like."""
-    decoder = Decoder(target, drafters, schedule, slots=slots, capacity=CAPACITY)
-    feed = Feed(decoder, requests)
+    decoder = Engine(target, drafters, schedule, slots=slots, capacity=CAPACITY)
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in requests]
     while True:
         torch.cuda.set_sync_debug_mode("default")
-        if not feed.refill():
-            return [tuple(s.emitted) for s in feed.sequences]
+        if not scheduler.schedule():
+            return [tuple(s.emitted) for s in sequences_of(states)]
         torch.cuda.set_sync_debug_mode("error")
         decoder.step()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from spectune.errors import ModelError
 from spectune.planner.kernels.arrays import Ints
-from spectune.runtime.ahead.state import Told
+from spectune.runtime.backends.device_state import Told
 from spectune.runtime.batch.faults import require_sound
-from spectune.runtime.engine.acceptance import accepted_of
+from spectune.runtime.sampling.acceptance import accepted_of
 
 VOCABULARY = 5
 

@@ -12,12 +12,12 @@ import pytest
 from spectune.runtime.batch.faults import Fault
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine import scheduler as scheduler_file
+from spectune.runtime.engine import cache_slots as slots_file
+from spectune.runtime.engine.cache_slots import CacheSlots
 from spectune.runtime.engine.detokenizer import Detokenizer
 from spectune.runtime.engine.drafting import Drafting
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.scheduler import Scheduler
-from spectune.runtime.engine.session import Session
 from spectune.runtime.engine.settings import Event, GenerationSettings
 from spectune.runtime.engine.step import TargetVerifier
 from spectune.runtime.engine.step_output import StepOutput
@@ -28,17 +28,17 @@ from .test_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, ends, gen
 pytestmark = pytest.mark.lossless
 
 PLACES: dict[str, tuple[object, str]] = {
-    "a prompt's first token is drawn": (scheduler_file, "draw"),
-    "a prompt is read": (Decoder, "read_on"),
-    "a sequence joins": (Decoder, "admit"),
-    "a request that has joined is taken off the waiting ones": (Session, "_welcome"),
+    "a prompt's first token is drawn": (slots_file, "draw"),
+    "a prompt is read": (Engine, "read_on"),
+    "a prompt gets a slot": (CacheSlots, "_resume"),
+    "a request that has joined is taken off the waiting ones": (Scheduler, "_welcome"),
     "drafters hear of sequences": (Drafting, "keep_up"),
     "drafters read along": (Drafting, "read_along"),
     "drafts are verified": (TargetVerifier, "verify"),
-    "a round is committed": (scheduler_file, "commit"),
+    "a round is committed": (slots_file, "commit"),
     "texts are read": (Detokenizer, "read"),
     "texts end": (Detokenizer, "finish"),
-    "a sequence leaves": (Scheduler, "leave"),
+    "a sequence leaves": (CacheSlots, "leave"),
 }
 A_CACHE_MOVES = (ModelDrafter, "move")  # no session calls it whose drafts are copied from the text
 MOMENTS: dict[str, Callable[[int], int]] = {  # of so many calls
@@ -71,18 +71,18 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: in
 def faults_of(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
     """Return where the faults of all rounds to come gather."""
     faults: list[Fault] = []
-    real = Decoder.step
+    real = Engine.step
 
-    def heard(decoder: Decoder, setup: StepConfig | None = None) -> StepOutput:
+    def heard(decoder: Engine, setup: StepConfig | None = None) -> StepOutput:
         done = real(decoder, setup)
         faults.extend(done.faults)
         return done
 
-    monkeypatch.setattr(Decoder, "step", heard)
+    monkeypatch.setattr(Engine, "step", heard)
     return faults
 
 
-def run_through(session: Session) -> tuple[list[Event], int]:
+def run_through(session: Scheduler) -> tuple[list[Event], int]:
     events, breaks = [], 0
     while not session.is_idle:
         try:
@@ -92,7 +92,7 @@ def run_through(session: Session) -> tuple[list[Event], int]:
     return events, breaks
 
 
-def begun(kind: str) -> tuple[Session, list[int]]:
+def begun(kind: str) -> tuple[Scheduler, list[int]]:
     """Return a session with six requests, and two more that end with their first token."""
     session = generator(kind).session(slots=3, longest=64, prefill_tokens=2)
     submitted(session, range(6))
@@ -122,7 +122,7 @@ def assert_nothing_is_lost(
     assert [done[handle].tokens for handle in short] == [alone(0).tokens[:1]] * 2
     for place in range(6):
         assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
-    assert not faults and session._decoder.is_faultless and session._decoder._scheduler._reading is None
+    assert not faults and session._engine.is_faultless and session._engine._slots._reading is None
 
 
 @crossed(kind=("chain", "lookup"), where=PLACES, moment=MOMENTS, is_done=(False, True))
@@ -156,16 +156,16 @@ def test_a_target_that_has_no_memory_for_many_rounds_costs_no_drafter(monkeypatc
                 session.step()
     events += list(session.events())
     assert [output(ends(events)[handle]) for handle in handles] == [output(alone(place)) for place in range(3)]
-    assert not faults and session._decoder.is_faultless
+    assert not faults and session._engine.is_faultless
 
 
 def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where somebody holds the decoder itself."""
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
-    session = Session(decoder, TOKENIZER, longest=64)
-    request = session._jobs[session.submit("not to be or", SETTINGS[0])].request
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    session = Scheduler(decoder, TOKENIZER, longest=64)
+    request = session._states[session.submit("not to be or", SETTINGS[0])].request
     reading = decoder.begin(request)
-    broken_off(monkeypatch, scheduler_file, "draw", 1)
+    broken_off(monkeypatch, slots_file, "draw", 1)
     with pytest.raises(KeyboardInterrupt):
         decoder.read_on(reading, 99)
     assert reading.left == len(request.prompt) and not decoder.running
@@ -175,11 +175,11 @@ def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkey
 
 @pytest.mark.parametrize(("reads_behind", "expected"), [(False, [False] * 4), (True, [True, True, False, False])])
 def test_rounds_behind_a_prompt_that_a_device_still_reads_say_so(reads_behind: bool, expected: list[bool]) -> None:
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
-    session = Session(decoder, TOKENIZER, longest=64)
-    decoder._scheduler._reads_behind = reads_behind  # as where the target lies on a GPU
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    session = Scheduler(decoder, TOKENIZER, longest=64)
+    decoder._slots._reads_behind = reads_behind  # as where the target lies on a GPU
     for _ in range(2):
-        decoder.admit(session._jobs[session.submit("not to be or", SETTINGS[0])].request)
+        decoder.admit(session._states[session.submit("not to be or", SETTINGS[0])].request)
         assert [decoder.step().is_behind for _ in range(4)] == expected
 
 
@@ -195,7 +195,7 @@ def test_what_ended_in_a_step_that_was_broken_off_can_be_cancelled(monkeypatch: 
     assert output(event.completion) == output(alone(1)) and session.is_idle
 
 
-def cancelled_and_stepped(session: Session, handle: int) -> None:
+def cancelled_and_stepped(session: Scheduler, handle: int) -> None:
     session.cancel(handle)
     session.step()
 
@@ -205,11 +205,11 @@ def cancelled_and_stepped(session: Session, handle: int) -> None:
 @pytest.mark.parametrize(
     ("place", "owner", "name"),
     [
-        (0, Scheduler, "leave"),  # it is decoded, and its slot is given to another one
+        (0, CacheSlots, "leave"),  # it is decoded, and its slot is given to another one
         (0, Drafting, "keep_up"),
         (0, ModelDrafter, "move"),
         (0, Detokenizer, "finish"),
-        (5, Session, "_abandon"),  # it waits
+        (5, Scheduler, "_abandon"),  # it waits
         (5, Detokenizer, "finish"),
     ],
 )

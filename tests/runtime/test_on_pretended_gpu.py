@@ -39,8 +39,9 @@ from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.eagle_shape import Form
@@ -244,20 +245,21 @@ def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, s
         drafter=None if case.way == "plain" else "it",
         run_tokens=PADDED if case.is_padded else (),
     )
-    decoder = Decoder(
+    decoder = Engine(
         who.target, {"it": who.drafter}, always(setup), slots=case.slots, spare_slots=spare, capacity=CAPACITY,
         allow_lossy=True, judges=who.judges, prefix_caching=prefix_caching,
     )  # fmt: skip
-    feed, rounds = Feed(decoder, requests(case.sampling)), list[StepOutput]()
+    scheduler, rounds = Scheduler(decoder), list[StepOutput]()
+    states = [scheduler.add(request) for request in requests(case.sampling)]
     while True:
         waiting(device, "default")
-        if not feed.refill():
+        if not scheduler.schedule():
             of_one_size = case.regime == "cuda-graph" and setup.policy.copied_on_gpu
             told = [(one.kept, 0 if of_one_size else one.verify_tokens) for one in rounds]
             is_chain = "chain" in case.way and case.regime == "eager"  # its best token is never one that is left out
             if case.head in READERS and case.sampling == "mixed" and not is_chain:
                 told = []  # of tokens that a request leaves out, and a drafter that has no other drafts, any is one
-            return Done([s.emitted for s in feed.sequences], told)
+            return Done([s.emitted for s in sequences_of(states)], told)
         waiting(device, "error")
         rounds.append(decoder.step())
         assert not rounds[-1].faults, rounds[-1].faults

@@ -20,7 +20,7 @@ from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 
@@ -60,9 +60,9 @@ def setup_by(name: str, policy: TreePolicy = CHAIN) -> StepConfig:
     return StepConfig(policy=policy, drafter=name)
 
 
-def decoder(setups: list[StepConfig], drafters: dict[str, Drafter], slots: int = 3) -> Decoder:
+def decoder(setups: list[StepConfig], drafters: dict[str, Drafter], slots: int = 3) -> Engine:
     """Rounds take the setups in turn; the last one stays."""
-    return Decoder(
+    return Engine(
         TARGET,
         drafters,
         lambda *_: setups.pop(0) if len(setups) > 1 else setups[0],
@@ -179,7 +179,7 @@ def test_a_head_reads_late_what_its_target_kept() -> None:
     target = tapped_for(TARGET, [head])
     expected = run(TARGET, REQUESTS, PLAINLY).outputs
     setups = [PLAIN, PLAIN, setup_by("it")]
-    decoding = Decoder(
+    decoding = Engine(
         target,
         {"it": HeadDrafter(head, slots=3, capacity=ROOM)},
         lambda *_: setups.pop(0) if len(setups) > 1 else setups[0],

@@ -26,7 +26,7 @@ from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.stack import StackDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.prefill import Prefill
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -97,7 +97,7 @@ class Kept:
 
 
 def drafted_behind_pieces(
-    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter, request: Request = LONG
+    monkeypatch: pytest.MonkeyPatch, decoder: Engine, drafter: Drafter, request: Request = LONG
 ) -> tuple[list[int], dict[int, list[list[int]]]]:
     """Return a text and what was drafted in it; its prompt is read between rounds of others, one of which leaves."""
     others = [decoder.admit(SHORT, 0), decoder.admit(replace(SHORT, prompt=(1, 5, 9)), 1)]
@@ -111,7 +111,7 @@ def drafted_behind_pieces(
 
 
 def finished(
-    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter, reading: Prefill
+    monkeypatch: pytest.MonkeyPatch, decoder: Engine, drafter: Drafter, reading: Prefill
 ) -> tuple[list[int], dict[int, list[list[int]]]]:
     decoder.read_on(reading, 99)
     sequence, kept = reading.sequence, Kept(drafter, reading.sequence)
@@ -122,16 +122,16 @@ def finished(
 
 
 def drafted_behind_the_whole(
-    monkeypatch: pytest.MonkeyPatch, decoder: Decoder, drafter: Drafter
+    monkeypatch: pytest.MonkeyPatch, decoder: Engine, drafter: Drafter
 ) -> tuple[list[int], dict[int, list[list[int]]]]:
     return finished(monkeypatch, decoder, drafter, decoder.begin(LONG, 0))
 
 
-def decoder_of(policy: TreePolicy, drafter: Drafter, model: CausalModel | None = None) -> Decoder:
+def decoder_of(policy: TreePolicy, drafter: Drafter, model: CausalModel | None = None) -> Engine:
     name = LOOKUP if isinstance(drafter, LookupDrafter) else "it"
     target = TARGET if model is None else tapped_for(TARGET, [model])
     schedule = always(StepConfig(policy=policy, drafter=name))
-    return Decoder(target, {name: drafter}, schedule, slots=SLOTS, capacity=CAPACITY)
+    return Engine(target, {name: drafter}, schedule, slots=SLOTS, capacity=CAPACITY)
 
 
 @pytest.mark.parametrize("kind", OWN)

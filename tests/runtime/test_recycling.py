@@ -18,7 +18,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter, recycled_children
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.drafter import role_of
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
@@ -175,7 +175,7 @@ def test_a_round_runs_one_forward_whatever_the_depth(policy: ChainPolicy | Eagle
     drafter = model_drafter(HEAD, slots=1, capacity=CAPACITY)
     assert isinstance(drafter, RecyclingDrafter) and role_of(HEAD) == "block"
     schedule = always(StepConfig(policy=policy, drafter="it"))
-    decoder = Decoder(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+    decoder = Engine(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
     decoder.admit(random_requests(1, tokens=12)[0])
     before = drafter.forwards
     done = decoder.step()

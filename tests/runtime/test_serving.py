@@ -15,15 +15,16 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
-from spectune.runtime.batch.sequence import Request, Sequence
+from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.engine.observer import RoundObserver
-from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.prefill import Prefill
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.settings import Completion, Event, GenerationOptions, GenerationSettings
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import ForwardInput
@@ -90,7 +91,7 @@ def ends(events: list[Event]) -> dict[int, Completion]:
     return {event.handle: event.completion for event in events if event.completion is not None}
 
 
-def submitted(session: Session, places: range) -> list[int]:
+def submitted(session: Scheduler, places: range) -> list[int]:
     return [session.submit(PROMPTS[place], SETTINGS[place]) for place in places]
 
 
@@ -132,7 +133,7 @@ def test_a_round_tells_how_many_have_left_since_the_one_before() -> None:
     session = generator("plain").session(slots=3, longest=64)
     handles = submitted(session, range(3))
     session.step()
-    decoder = session._decoder
+    decoder = session._engine
     assert decoder.step().left == 0
     session.cancel(handles[0])
     rounds = [decoder.step()]
@@ -287,8 +288,8 @@ def test_a_round_tells_the_temperature_where_nothing_else_says_how_it_draws(
     drawn: list[GenerationOptions], told: float | None
 ) -> None:
     watcher = Watcher()
-    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
-    session = Session(decoder, TOKENIZER, longest=64, observer=watcher)
+    decoder = Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    session = Scheduler(decoder, TOKENIZER, longest=64, observer=watcher)
     for options in drawn:
         session.submit("to be", GenerationSettings(max_new_tokens=9), **options)
     session.step()
@@ -320,9 +321,9 @@ class Cramped(LeanModel):
         return super().forward(step, cache)
 
 
-def cramped_session(target: Cramped, observer: RoundObserver | None = None, slots: int = 2) -> Session:
-    decoder = Decoder(target, {}, always(PLAIN), slots=slots, capacity=64)
-    return Session(decoder, TOKENIZER, longest=64, observer=observer)
+def cramped_session(target: Cramped, observer: RoundObserver | None = None, slots: int = 2) -> Scheduler:
+    decoder = Engine(target, {}, always(PLAIN), slots=slots, capacity=64)
+    return Scheduler(decoder, TOKENIZER, longest=64, observer=observer)
 
 
 def test_a_prompt_without_memory_waits_until_another_request_has_left() -> None:
@@ -407,7 +408,7 @@ def test_what_a_prompt_s_reading_raises_is_raised_once_and_the_request_has_faile
         def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
             raise ValueError("device-side assert")
 
-    session = Session(Decoder(Failing(LLAMA), {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    session = Scheduler(Engine(Failing(LLAMA), {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
     session.submit(PROMPTS[1], SETTINGS[1])
     with pytest.raises(ValueError, match="device-side"):
         session.step()
@@ -416,7 +417,7 @@ def test_what_a_prompt_s_reading_raises_is_raised_once_and_the_request_has_faile
 
 
 def test_a_prompt_with_a_token_that_the_target_does_not_know_is_refused_by_its_number() -> None:
-    session = Session(Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    session = Scheduler(Engine(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
     handle = session.submit(PROMPTS[1], SETTINGS[1])
     for token in (len(TOKENIZER), -1, IMAGE_IDS - 1):
         with pytest.raises(RequestError, match=f"the prompt holds token {token} and the target knows"):
@@ -425,17 +426,16 @@ def test_a_prompt_with_a_token_that_the_target_does_not_know_is_refused_by_its_n
 
 
 def test_what_is_raised_behind_a_request_that_has_joined_leaves_it_and_those_that_wait() -> None:
-    class Late(Decoder):
+    class Late(Engine):
         is_late = True
 
-        def admit(self, request: Request, index: int = 0) -> Sequence:
-            sequence = super().admit(request, index)
+        def read_on(self, reading: Prefill, most: int) -> None:
+            super().read_on(reading, most)
             if self.is_late:
                 self.is_late = False
                 raise TimeoutError("an alarm of the caller's")
-            return sequence
 
-    session = Session(Late(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    session = Scheduler(Late(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
     handles = [session.submit(PROMPTS[1], SETTINGS[1]) for _ in range(3)]
     with pytest.raises(TimeoutError):
         session.step()
@@ -457,7 +457,7 @@ class Lengths(LeanModel):
         return super().forward(step, cache)
 
 
-def reading_session(kind: str, target: LeanModel, slots: int = 3) -> Session:
+def reading_session(kind: str, target: LeanModel, slots: int = 3) -> Scheduler:
     policy = POLICIES[kind]
     setup, drafters = PLAIN, {}
     if policy is not None:
@@ -465,8 +465,8 @@ def reading_session(kind: str, target: LeanModel, slots: int = 3) -> Session:
         setup = StepConfig(policy=policy, drafter=name)
         own: Drafter = LookupDrafter() if kind == "lookup" else ModelDrafter(DRAFTER, slots=slots, capacity=120)
         drafters = {name: own}
-    decoder = Decoder(target, drafters, always(setup), slots=slots, capacity=120)
-    return Session(decoder, TOKENIZER, longest=80, prefill_tokens=4)
+    decoder = Engine(target, drafters, always(setup), slots=slots, capacity=120)
+    return Scheduler(decoder, TOKENIZER, longest=80, prefill_tokens=4)
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -515,8 +515,8 @@ def test_a_prompt_that_is_cancelled_while_it_is_read_gives_its_slot_back() -> No
 
 def test_a_prompt_is_read_whole_where_nobody_reads_along() -> None:
     target = Lengths()
-    decoder = Decoder(target, {}, always(PLAIN), slots=2, capacity=120)
-    session = Session(decoder, TOKENIZER, longest=80, piecewise=False, prefill_tokens=4)
+    decoder = Engine(target, {}, always(PLAIN), slots=2, capacity=120)
+    session = Scheduler(decoder, TOKENIZER, longest=80, piecewise=False, prefill_tokens=4)
     session.submit(PROMPTS[0], SETTINGS[0])
     session.step()
     session.submit(LONG, SETTINGS[0])

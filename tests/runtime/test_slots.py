@@ -10,8 +10,9 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models.kv_cache import KeyValueCache
 from spectune.runtime.models.lean import LeanModel
 
@@ -84,14 +85,15 @@ def test_a_batch_that_is_kept_full_moves_no_keys() -> None:
     model = LeanModel(tiny_llama(layers=1, seed=0))
     for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=2), drafter="it")):
         drafter = ModelDrafter(model, slots=3, capacity=CAPACITY)
-        decoder = Decoder(model, {"it": drafter}, always(setup), slots=3, capacity=CAPACITY)
+        decoder = Engine(model, {"it": drafter}, always(setup), slots=3, capacity=CAPACITY)
         for cache in (decoder._cache, drafter._cache):
             cache.__class__ = Counted
-        feed = Feed(decoder, random_requests(9, tokens=8))
+        scheduler = Scheduler(decoder)
+        states = [scheduler.add(request) for request in random_requests(9, tokens=8)]
         seen = list[int]()
-        while feed.refill():
+        while scheduler.schedule():
             decoder.step()
-            if len(feed.sequences) < 9:
+            if len(sequences_of(states)) < 9:
                 seen.append(decoder._cache.moves + drafter._cache.moves)  # type: ignore[attr-defined]
         assert len(seen) > 3 and not any(seen)
-        assert all(one.is_finished for one in feed.sequences)
+        assert all(one.is_finished for one in sequences_of(states))

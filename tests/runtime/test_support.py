@@ -85,6 +85,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
     ),
     "what follows them": ("Gemma", {**SIZES, "use_bidirectional_attention": True}),
+    "compressed keys and values": (
+        "DeepseekV3",
+        {**SIZES, "kv_lora_rank": 8, "q_lora_rank": 8, "n_routed_experts": 4, "n_group": 1, "topk_group": 1},
+    ),
+    "chunked_attention": ("Llama4Text", {**SIZES, "num_local_experts": 2, "head_dim": 8}),
     "places of its tokens": ("Bloom", {"hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 50}),
 }
 
@@ -94,7 +99,8 @@ def test_a_model_that_cannot_verify_trees_is_refused_by_name(reason: str) -> Non
     kind, sizes = REFUSED[reason]
     config = getattr(transformers, f"{kind}Config")(**sizes)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    with pytest.raises(ModelError, match=rf"folder is of type {config.model_type}, which .*{reason}.*; use a model"):
+    words = rf"folder is of type {config.model_type}, which .*{reason}.*; use a model .*: spectune tune -- COMMAND$"
+    with pytest.raises(ModelError, match=words):
         causal_model(model, "folder")
 
 

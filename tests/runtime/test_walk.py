@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.runtime.engine.acceptance import accept
+from spectune.runtime.sampling.acceptance import accept
 
 TREE = (-1, 0, 0, 1, 1, 2)
 TOKENS = (-1, 5, 6, 7, 8, 7)

@@ -19,7 +19,7 @@ from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.engine.warmup import WarmUp
@@ -51,7 +51,7 @@ def drafters_of(captured: Captured) -> dict[str, Drafter]:
     return {"lookup": LookupDrafter(), "hybrid": HybridDrafter(captured.drafter)}
 
 
-def decode(decoder: Decoder, temperature: float) -> Run:
+def decode(decoder: Engine, temperature: float) -> Run:
     """Run six requests through a decoder that sequences join as others leave."""
     requests = random_requests(6, tokens=20, temperature=temperature)
     sequences: list[Sequence] = []
@@ -149,7 +149,7 @@ class Busy(ModelDrafter):
 def test_a_drafter_that_fails_while_it_warms_up_goes_on_at_other_batches() -> None:
     setups = [setup_for(kind) for kind in ("chain", "static", "eagle2", "talon")]
     busy = Busy(SMALL, slots=3, capacity=CAPACITY)
-    decoder = Decoder(TARGET, {"it": busy}, always(setups[0]), slots=3, capacity=CAPACITY)
+    decoder = Engine(TARGET, {"it": busy}, always(setups[0]), slots=3, capacity=CAPACITY)
     WarmUp(decoder, longest=99).run(lambda _: setups, range(1, 4), captured=False)
     decoder.admit(random_requests(1, tokens=9)[0])
     first = decoder.step()

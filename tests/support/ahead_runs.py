@@ -15,7 +15,7 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, always
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.graphed import GraphedModel
@@ -92,9 +92,9 @@ class Captured:
         """How many forwards the target has recorded for rounds that did not run ahead."""
         return sum(len(graphs) for graphs in self.target._graphs.values())
 
-    def decoder(self, schedule: Schedule, more: Mapping[str, Drafter] | None = None) -> Decoder:
+    def decoder(self, schedule: Schedule, more: Mapping[str, Drafter] | None = None) -> Engine:
         drafters = {"it": self.drafter, **(more or {})}
-        decoder = Decoder(self.target, drafters, schedule, slots=self.slots, capacity=self.capacity)
+        decoder = Engine(self.target, drafters, schedule, slots=self.slots, capacity=self.capacity)
         self.caches.append(decoder._cache)
         return decoder
 
@@ -104,12 +104,12 @@ class Captured:
         schedule: Schedule,
         more: Mapping[str, Drafter] | None = None,
         *,
-        watch: Callable[[Decoder], None] = lambda decoder: None,
+        watch: Callable[[Engine], None] = lambda decoder: None,
         may_fail: bool = False,
     ) -> Run:
         drafters = {"it": self.drafter, **(more or {})}
 
-        def watched(decoder: Decoder) -> None:
+        def watched(decoder: Engine) -> None:
             if decoder._cache not in self.caches:
                 self.caches.append(decoder._cache)
             watch(decoder)

@@ -27,7 +27,7 @@ from spectune.runtime.batch.step_config import PLAIN, Schedule, StepConfig, alwa
 from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, LeftStates
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -67,9 +67,9 @@ class Run:
     target_forwards: int = 0
 
 
-def in_slots(decoder: Decoder) -> list[tuple[int, Sequence]]:
+def in_slots(decoder: Engine) -> list[tuple[int, Sequence]]:
     """Return what is being decoded, each in its own slot of every cache."""
-    decoder._scheduler.settle()
+    decoder._slots.settle()
     return list(enumerate(decoder.running))
 
 
@@ -81,7 +81,7 @@ def run(
     *,
     slots: int = 3,
     capacity: int = CAPACITY,
-    watch: Callable[[Decoder], None] = lambda decoder: None,
+    watch: Callable[[Engine], None] = lambda decoder: None,
     may_fail: bool = False,
     keeps_full: bool = False,
 ) -> Run:
@@ -89,7 +89,7 @@ def run(
 
     With `keeps_full` requests are decoded anew in free slots while any is decoded for the first time.
     """
-    decoder = Decoder(target, drafters or {}, schedule, slots=slots, capacity=capacity)
+    decoder = Engine(target, drafters or {}, schedule, slots=slots, capacity=capacity)
     sequences: list[Sequence] = []
     rounds = []
     while len(sequences) < len(requests) or any(not s.is_finished for s in sequences[: len(requests)]):

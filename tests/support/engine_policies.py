@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from spectune.engines.setting import DrafterForm, EngineDrafter
 from spectune.planner.plans.plan import Alternative, Plan, PlanCell
 from spectune.planner.plans.provenance import SurfaceSource
 from spectune.planner.records.tree import TokenTree
@@ -25,7 +26,6 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
 
 from .plans import PLAIN_PROMISE, plain_cell
 from .priced_cells import plan_with

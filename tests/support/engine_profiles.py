@@ -9,8 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from spectune.db.store import Store
+from spectune.engines.measured import EngineLoad, Sample
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.engines.measured import EngineLoad, Sample
 from spectune.tuning.engines.profile import EngineRequest, profile_engine
 from spectune.tuning.request import Models
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spectune.engines.measured import MeasuredEngine
+from spectune.engines.setting import EngineDrafter
 from spectune.planner.records.recording import Text
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.runtime.engines.measured import MeasuredEngine
-from spectune.runtime.engines.setting import EngineDrafter
 from spectune.tuning.engines.trace import prompt_trace
 
 

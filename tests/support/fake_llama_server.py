@@ -2,7 +2,7 @@
 
 A model is its file's name: one that is called "small" is right about three tokens of four, any other is the target. It
 runs with the standard library alone, so that it starts quickly. `FAKE_LLAMA` makes it fail in one of several ways, and
-with `FAKE_LLAMA_ALONE` a second one does not start beside it.
+with `FAKE_LLAMA_ALONE` a second one does not start beside it. `FAKE_LLAMA_STARTS` names a file of a line a start.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ NEW = 11549  # counts rounds that draft, and lets acceptance be set
 BUILD = int(os.environ.get("FAKE_LLAMA_BUILD", str(NEW)))
 MODE = os.environ.get("FAKE_LLAMA", "")
 ALONE = os.environ.get("FAKE_LLAMA_ALONE", "")  # a file that lies here while a server runs
+STARTS = os.environ.get("FAKE_LLAMA_STARTS", "")
 VOCABULARY = 97
 PLAIN_MS, DRAFTING_MS, TOKEN_MS, FORWARD_MS = 10.0, 1.0, 0.5, 1.0
 LONGEST = 32  # by position
@@ -200,6 +201,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if ALONE:
         open(ALONE, "x").close()  # fails where another runs
+    if STARTS:
+        with open(STARTS, "a") as file:
+            file.write(f"{sys.argv[1:]}\n")
     server = ThreadingHTTPServer((fake.told["--host"], int(fake.told["--port"])), handler(fake))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

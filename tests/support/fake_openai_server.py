@@ -77,6 +77,7 @@ class Fake:
             self.right, self.length = 0.2, self.length or int(self.words.get("--spec-ngram-simple-size-m", "0"))
         self.model = self.words.get("-m") or self.words.get("--model", "target")
         self.lock = threading.Lock()
+        self.prompted = 0
         self.flying = self.drafts = self.drafted = self.accepted = self.tokens = self.answers = 0
         self.at = [0] * PLACES
 
@@ -129,7 +130,7 @@ class Fake:
         prefix, labels = ("vllm:", f'model_name="{self.model}"') if self.is_vllm else ("llamacpp:", "")
         told = {"generation_tokens" if self.is_vllm else "tokens_predicted": self.tokens}
         if self.is_vllm:
-            told["request_success"] = self.answers
+            told |= {"request_success": self.answers, "prefix_cache_queries": self.prompted}
         if self.length:
             told |= {
                 "spec_decode_num_drafts": self.drafts,
@@ -219,6 +220,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 fake.flying -= 1
                 fake.tokens += done
                 fake.answers += 1
+                fake.prompted += len(text.split()) if isinstance(text, str) else len(text)
                 if TRUTH and is_loaded(text):
                     with open(TRUTH, "a") as file:
                         file.write(json.dumps([done, 1000.0 * (first - began), 1000.0 * (last - began)]) + "\n")

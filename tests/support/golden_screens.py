@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from spectune.cli import main
-from spectune.cli.export import NAMES
+from spectune.engines.table import ENGINES
 
 from .golden_inputs import FAMILY, STORED, stored
 
@@ -74,7 +74,7 @@ def asked() -> dict[str, tuple[str, ...]]:
     target = ("--target", str(FAMILY / "target"), "--dtype", "float32", "--batch", "1", "--context", "40")
     exports = {
         f"export --engine {name}": ("export", "--engine", name, "--plan", str(STORED / "plan.json"), *MODELS)
-        for name in NAMES
+        for name in ENGINES
     }
     return {
         "list": ("list",),

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spectune.engines import own_llama_cpp
-from spectune.engines.llama_build import VARIABLE
+from spectune.engines.llama_cpp import model_format
+from spectune.engines.llama_cpp.build import VARIABLE
 
 FAKE = Path(__file__).with_name("fake_llama_server.py")
 
@@ -52,4 +52,4 @@ def use_fake(patched: pytest.MonkeyPatch, folder: Path, *, build: int = 11549, m
 
 def convert_here(patched: pytest.MonkeyPatch) -> None:
     """Let folders be converted in this process, which has PyTorch: one of their own takes seconds to import it."""
-    patched.setattr(own_llama_cpp, "ProcessPoolExecutor", lambda count, _: ThreadPoolExecutor(count))
+    patched.setattr(model_format, "ProcessPoolExecutor", lambda count, _: ThreadPoolExecutor(count))

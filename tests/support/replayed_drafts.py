@@ -16,7 +16,7 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.drafters.features import GivenFeatures
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.kv_cache import FeatureCache, KeyValueCache
 
 from .decoded_runs import BUSHY
@@ -42,7 +42,7 @@ def features_of_others(cache: KeyValueCache) -> GivenFeatures:
     return GivenFeatures(features=torch.randn_like(cache.features), wanted=None)
 
 
-def decoded_alone(decoder: Decoder, request: Request) -> tuple[int, ...]:
+def decoded_alone(decoder: Engine, request: Request) -> tuple[int, ...]:
     sequence = decoder.admit(request)
     while decoder.running:
         assert not decoder.step().faults

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Source, Start
-from spectune.engines.counters import NAMES, counts_of, page_of
+from spectune.engines.counters import counts_of, page_of
 from spectune.engines.sentinel import Reading
 from spectune.engines.server import Measured
+from spectune.engines.server_engine import Source, Start
+from spectune.engines.setting import Setting
+from spectune.engines.table import COUNTERS
 from spectune.errors import PlanError
-from spectune.runtime.engines.setting import Setting
 
 from .served_worlds import NOISE, TOKENS, World
 
@@ -85,7 +86,7 @@ class Scripted:
         wall_s = sum(one.e2e_ms for one in answers) / concurrency / 1000.0
         self._pace *= float(np.exp(self.wanders * self.drawn.standard_normal()))
         page = self.page([world.walk(start.source, length, number) for number in numbers])
-        names = NAMES[self.dialect.partition(" ")[0]]
+        names = COUNTERS[self.dialect.partition(" ")[0]]
         return Measured(
             load=LoadResult(concurrency=concurrency, answers=tuple(answers), wall_s=wall_s, client_share=0.0),
             counts=counts_of(page_of(page), names, "" if self.dialect == "llama.cpp" else "m"),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 
+from spectune.engines.llama_cpp.export import LlamaCpp
+from spectune.engines.measured import Chats, EngineCounters, EngineFacts, EngineLoad, EngineText
+from spectune.engines.one_sequence import RoundCounts, measurable
+from spectune.engines.setting import EngineDrafter, Setting
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
-from spectune.runtime.engines.llama_cpp import LlamaCpp
-from spectune.runtime.engines.measured import Chats, EngineCounters, EngineFacts, EngineLoad, EngineText
-from spectune.runtime.engines.one_sequence import measurable
-from spectune.runtime.engines.round_counts import RoundCounts
-from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 Curve = Callable[[int, str, float, float], float]  # concurrency, who drafts, share of rounds that draft, drafted tokens
 VOCABULARY = 50
@@ -78,6 +77,9 @@ class SimulatedEngine:
     @property
     def drafters(self) -> tuple[EngineDrafter, ...]:
         return tuple(EngineDrafter(name=name, path=f"{name}.gguf", form="model") for name in self.right)
+
+    def reading(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         return [tuple(ord(letter) % VOCABULARY for letter in text) for text in texts]

@@ -12,7 +12,7 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from spectune.runtime.engines.gguf_file import _add_vocabulary
+from spectune.runtime.models.gguf import _add_vocabulary
 
 FILE_TYPES = {"Q8_0": 7, "Q4_0": 2}
 

@@ -27,7 +27,7 @@ from spectune.runtime.batch.images import ImagePrompt, read_image
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.generator import Generator
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.exit import ExitModel
@@ -161,7 +161,7 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
     texts = []
     for setup in (PLAIN, StepConfig(policy=ChainPolicy(length=3), drafter="it")):
         drafters = {"it": ExitDrafter(drafter, slots=1, capacity=80)}
-        decoder = Decoder(target, drafters, always(setup), slots=1, capacity=80)
+        decoder = Engine(target, drafters, always(setup), slots=1, capacity=80)
         sequence = decoder.admit(gallery.shown(asked[0], decoder))
         while decoder.running:
             assert not decoder.step().faults

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spectune.profiler.prompts import Message, Prompt
-from spectune.runtime.engines.folder_chats import chats_of_folder
+from spectune.runtime.engine.folder_chats import chats_of_folder
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.conversations import with_longest_answers, with_own_answers
 from spectune.tuning.engines.prompts import engine_prompts

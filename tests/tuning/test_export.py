@@ -13,6 +13,8 @@ import pytest
 
 from spectune.db import open_store
 from spectune.db.rows import Records
+from spectune.engines.export import Exported
+from spectune.engines.grids import FIRST_LOOKUPS, LOOKUPS
 from spectune.errors import RequestError
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
@@ -26,8 +28,6 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.plain import PlainPolicy
-from spectune.runtime.engines.exported import Exported
-from spectune.runtime.engines.grids import FIRST_LOOKUPS, LOOKUPS
 from spectune.tuning.engines.counters import read_counters
 from spectune.tuning.engines.sps import sps_table
 from spectune.tuning.export import ExportRequest, export, inputs_of_plan

@@ -17,10 +17,9 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.role import CAPTURED
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
-from spectune.runtime.engine.feed import Feed
 from spectune.runtime.load import load
 from spectune.runtime.models.lean import LeanModel
-from spectune.tuning.measuring.decoding import Family, refilled
+from spectune.tuning.measuring.decoding import Family, Traffic
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import Profile, profile
 from spectune.tuning.request import PlanRequest, ProfileRequest
@@ -126,13 +125,13 @@ def test_a_round_is_timed_when_the_device_has_read_the_prompts_before_it() -> No
         target, small = (LeanModel(model.to(PLACE)) for model in placed)
         family = Family(target=target, drafters={"small": small})
         decoder = family.decoder(always(setup), names=["small"], batch=2, capacity=60)
-        feed, traffic = Feed(decoder, requests, keeps_full=True), entered().traffic
+        texts, traffic = Traffic(decoder, requests, keeps_full=True), entered().traffic
         joined = 0
         while True:
-            before = feed.admitted
-            if not refilled(feed, decoder):
+            before = texts.joined
+            if not texts.refill():
                 break
-            if feed.admitted > before:
+            if texts.joined > before:
                 joined += 1
                 assert traffic.done == traffic.given
             decoder.step()

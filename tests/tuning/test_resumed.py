@@ -27,7 +27,7 @@ from spectune.profiler.records.wire import to_json
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_config
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import ForwardInput, LeftStates
@@ -88,7 +88,7 @@ def test_what_is_timed_is_what_is_decoded(batch: int, seen: list[Seen]) -> None:
     seen.clear()
     schedule = always(StepConfig(policy=ResumedPolicy(draft=ChainPolicy(length=4)), drafter="it"))
     drafters = {"it": ExitDrafter(EXIT, slots=batch, capacity=60)}
-    decoder = Decoder(LEAN, drafters, schedule, slots=batch, capacity=60)
+    decoder = Engine(LEAN, drafters, schedule, slots=batch, capacity=60)
     for _ in range(batch):
         decoder.admit(Request(prompt=tuple(range(11)), max_new_tokens=20))
     assert not decoder.step().faults

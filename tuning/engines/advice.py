@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...engines.counters import NAMES, CounterPage, counts_between, counts_of
+from ...engines.counters import CounterPage, counts_between, counts_of
+from ...engines.table import COUNTERS
 from ...errors import MeasurementError, RequestError
 from .counters import CountedAcceptance, accepted_of, require_engine
 
@@ -24,7 +25,7 @@ def counted_pages(
 
     RequestError: the page is of no engine with acceptance by position, or its server was restarted in between.
     """
-    names = NAMES[engine or require_engine(after, place)]
+    names = COUNTERS[engine or require_engine(after, place)]
     try:
         counts = counts_of(after, names, model) if before is None else counts_between(after, before, names, model)
         return accepted_of(counts, names)

@@ -2,7 +2,8 @@
 
 Acceptance here is unconditional by position: the share of all rounds that accepted the first k drafted tokens. A round
 yields 1 + the sum over positions. Counters do not say at which text they were counted, so they are no acceptance trace:
-only chains no longer than those drafted follow from them. docs/import.md says what each of `READERS` converts.
+only chains no longer than those drafted follow from them. docs/reference/import-files.md says what each of `READERS`
+converts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, counts_of, engine_of, page_of, samples_of
+from ...engines.counters import CounterNames, CounterPage, Counts, counts_of, page_of, samples_of
+from ...engines.table import COUNTERS
 from ...errors import RequestError, SpectuneError
 from .separate_runs import SLACK, differences, falling, joined
 
@@ -112,9 +114,10 @@ def read_text(path: Path, wanted: str) -> str:
 
 def require_engine(page: CounterPage, place: str) -> str:
     """Return the engine of a page; RequestError where it has no counters, or none of acceptance by position."""
-    if engine := engine_of(page):
+    known = {name for name, _ in page}
+    if engine := next((one for one, own in COUNTERS.items() if known & {own.generated, own.drafts}), ""):
         return engine
-    named = (known for name, _ in page for prefix, known in OTHER_PAGES.items() if re.match(prefix, name))
+    named = (other for name in known for prefix, other in OTHER_PAGES.items() if re.match(prefix, name))
     if (seen := next(named, None)) is not None:
         raise RequestError(f"{place} is a page of {seen}, which has no acceptance by position; {OTHER_WAY}")
     raise RequestError(
@@ -123,7 +126,7 @@ def require_engine(page: CounterPage, place: str) -> str:
 
 
 def _metrics(text: str, file_format: CounterFormat) -> Counted:
-    names, page = NAMES[PAGES[file_format]], page_of(text)
+    names, page = COUNTERS[PAGES[file_format]], page_of(text)
     for name in (names.drafts, names.drafted, names.accepted):
         if not samples_of(page, name):
             raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")

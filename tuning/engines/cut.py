@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...engines.measured import EngineFacts
 from ...runtime.batch.sequence import Request, require_positions
-from ...runtime.engines.measured import EngineFacts
 
 PROBES = ("a", "7")  # texts with no character in common: what both begin with, every text does
 

@@ -1,4 +1,4 @@
-"""What a plan, or a bundle of `tune`, expects of a server; `planner/engines/served.py` prices it anew."""
+"""What a plan, or a bundle of `tune`, expects of a server; `planner/engines/served.py` prices it again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...db.store import Store
 from ...engines.bundle import Bundle
+from ...engines.regime import measured_in
 from ...errors import RequestError
 from ...planner.engines.choice import Offer, Way, source_of
 from ...planner.engines.served import PLAIN, Ran, Served, served
@@ -15,7 +16,6 @@ from ...planner.plans.plan import Plan, PlanCell
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.plain import PlainPolicy
-from ...runtime.engines.regime import measured_in
 from .export import offers_of_plan
 from .ran import by_way, paces_of, ran_of
 
@@ -95,7 +95,7 @@ def expected_of_bundle(bundle: Bundle) -> tuple[Expected, ...]:
     chosen = bundle.chosen
     if chosen is None:
         raise RequestError("the bundle is of a run that did not end; let spectune tune --bundle end it")
-    found, paces = list[Expected](), paces_of(bundle)
+    found, paces = list[Expected](), paces_of(bundle.trials)
     for concurrency, length in chosen.lengths:
         tables = [start for start in bundle.starts() if start.is_table and chosen.is_table]
         own = by_way(bundle, concurrency, tables=tables)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ...db.store import Store
+from ...engines.rates import Rates
 from ...errors import PlanError
 from ...planner.engines.choice import Offer, Way
 from ...planner.plans.plan import Plan
@@ -17,7 +18,6 @@ from ...planner.plans.schedule import Place
 from ...planner.search.restricted import Staged
 from ...planner.strategies.chain import ChainPolicy
 from ...profiler.records.model import ModelIdentity
-from ...runtime.engines.rates import Rates
 from .plan import EnginePlanRequest, EngineRecords, offers_of_records, records_of
 from .record import workload_in
 

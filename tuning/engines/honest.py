@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 from ...engines.answers import LoadResult
-from ...engines.base import PLAIN_LABEL
 from ...engines.bundle import Trial
 from ...engines.command import value_of
 from ...engines.counters import Counts
 from ...engines.load import SamplingParams
+from ...engines.server_engine import PLAIN_LABEL
 from .tuned_server import ServerJob
 
 SLOTS = (
@@ -27,6 +27,9 @@ FEW = 16  # prompts of a load, below which an interval says little
 BUSY = 0.5  # of a core: the client is what is measured
 SHORT = 64  # characters of a prompt on average
 STRANGE = 0.5  # share of characters that are no letters or blanks, as in random tokens
+WORDS, LONG_WORD = 200, 12.0  # of all prompts, that repeat so few; longer ones are of a writing without blanks
+NEW = 0.9  # share of words that stand once, above which they are drawn at random
+SHORTER, MANY = 0.5, 100  # share of traffic's prompt tokens, over at least so many of its answers
 OTHERS = 0.02  # relative: by so much more tokens than were sent, somebody else uses the server
 UNLIKE = 0.2  # share of answers that differ from plain decoding's, above which it is not rounding
 WARM = 0.1  # share of prompt tokens that one side had in its cache and another had not
@@ -61,6 +64,11 @@ def named(trials: Sequence[Trial]) -> list[NamedLoad]:
     return [NamedLoad(name=one.start.label, load=one.load, counts=one.counts) for one in trials]
 
 
+def named_by_source(trials: Sequence[Trial]) -> list[NamedLoad]:
+    """Return the loads of a race, by who raced."""
+    return [NamedLoad(name=one.start.source, load=one.load, counts=one.counts) for one in trials]
+
+
 def warnings_before(job: ServerJob) -> Iterator[str]:
     """Yield warnings about a load before it is sent."""
     texts = [prompt.text for prompt in job.prompts]
@@ -79,8 +87,10 @@ def warnings_before(job: ServerJob) -> Iterator[str]:
     if sum(map(len, texts)) < SHORT * len(texts):
         yield "the prompts are short, below 16 tokens on average; traffic with longer ones reads and drafts otherwise"
     letters = sum(letter.isalpha() or letter.isspace() for text in texts for letter in text)
-    if letters < (1.0 - STRANGE) * sum(map(len, texts)):
+    if letters < (1.0 - STRANGE) * sum(map(len, texts)) or _are_random(texts):
         yield "most of the prompts is no words; drafts of random text are accepted less, or more, than those of traffic"
+    if later := sum(len(prompt.later) for prompt in job.prompts):
+        yield f"{later} later turns of conversations are not asked: traffic asks them behind longer prompts"
     told = temperature_of(job.command)
     if told is not None and told != job.sampling.temperature:
         yield (
@@ -89,6 +99,28 @@ def warnings_before(job: ServerJob) -> Iterator[str]:
         )
     if job.sampling.ignore_eos:
         yield "answers go on behind their ends (--ignore-eos): what models say there repeats, and drafts fit too well"
+
+
+def _are_random(texts: Sequence[str]) -> bool:
+    """Return whether words of prompts hardly ever stand twice: those of any language or code do."""
+    words = " ".join(texts).split()
+    if len(words) < WORDS or sum(map(len, words)) > LONG_WORD * len(words):
+        return False
+    return len(set(words)) > NEW * len(words)
+
+
+def shorter_than_traffic(traffic: Counts, loads: Sequence[NamedLoad]) -> Iterator[str]:
+    """Yield a warning where prompts are far shorter than those that a server answered before."""
+    known = [one for one in loads if one.counts.prompted]
+    if not known or not traffic.prompted or (traffic.answers or 0.0) < MANY:
+        return
+    own = sum(one.counts.prompted or 0.0 for one in known) / sum(len(one.load.ended) for one in known)
+    usual = traffic.prompted / (traffic.answers or 1.0)
+    if own < SHORTER * usual:
+        yield (
+            f"the prompts have {own:.0f} tokens, and those that the server answered before {usual:.0f}: longer ones "
+            "are read and drafted otherwise; give prompts of the traffic"
+        )
 
 
 def temperature_of(command: Sequence[str]) -> float | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from ...engines.measured import MeasuredEngine
+from ...engines.setting import Setting
+from ...engines.table import ENGINES
 from ...errors import MeasurementError
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way
 from ...planner.records.recording import texts_of
@@ -15,9 +18,6 @@ from ...planner.strategies.plain import PlainPolicy
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface
-from ...runtime.engines.measured import MeasuredEngine
-from ...runtime.engines.setting import Setting
-from ...runtime.engines.table import ENGINES
 from ..request import Identities
 
 LONGEST_NGRAM = 4

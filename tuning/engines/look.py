@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ...engines.answers import Percentiles
-from ...engines.base import Start
 from ...engines.bundle import Trial
+from ...engines.counters import Counts, counts_of
+from ...engines.sentinel import NO_WORDS
 from ...engines.server import Measured, Server
+from ...engines.server_engine import Start
+from ...engines.table import COUNTERS
 from ...planner.engines.served import PLAIN
-from .honest import NamedLoad, warnings_behind
-from .tune import trial_of
+from .honest import NamedLoad, shorter_than_traffic, warnings_behind
+from .loads import most_drafted, paced_loads
 from .tuned_server import LoadedServer, ServerJob
 
 TELLS_MORE = (
     "what other drafts cost is not known while nothing restarts: run tune with the server's command behind --, "
     "which starts it plainly, with the longest chain, and with the lengths that these promise"
 )
+FIRST_PLACE = 100_000  # of the sentinel's prompts, drawn: the server's cache may hold those of an earlier look
 WHAT_RUNS = "drafts"  # who drafts in a server that nobody here started
 NO_PLAIN = "restart the server without drafts and run this again: plain decoding, which all gains are over, is missing"
 NO_DRAFTS = "restart the server with its longest chain and run this again: no drafts were measured"
@@ -60,22 +65,42 @@ def look(
     *,
     rates: Sequence[float] = (),
     seed: int = 0,
+    words: int = NO_WORDS,
 ) -> Looked:
-    """Return the results of every load at a running server: closed loops, then open ones."""
-    loaded, found = LoadedServer(job, server), list[Measured]()
-    for place, concurrency in enumerate(job.concurrencies):
-        progress(f"{concurrency} at once", place / len(job.concurrencies))
-        found.append(loaded.measure(concurrency))
+    """Return the results of every load at a running server: closed loops, then open ones.
+
+    `words` are of the sentinel's long prompts at this server before; `NO_WORDS` where it was not read.
+    """
+    traffic = _traffic(server)
+    loaded = LoadedServer(job, server, first_place=FIRST_PLACE + secrets.randbelow(8 * FIRST_PLACE))
+    unknown = Start.of(WHAT_RUNS, dict.fromkeys(job.concurrencies, 1))
+    ran = list(paced_loads(loaded, unknown, _reported(job.concurrencies, progress), words))
+    found = [Measured(load=one.load, counts=one.counts) for one in ran]
     for rate in rates:
         progress(f"{rate:g} a second", 1.0)
         found.append(loaded.measure_at(rate, seed))
     loads = [NamedLoad(name="the server", load=one.load, counts=one.counts) for one in found]
-    notes = (*warnings_behind(loads, job.sampling), TELLS_MORE)
-    closed = [one for one in found if one.load.concurrency]
-    length = max(len(one.counts.by_position) if one.counts.drafts else 0 for one in closed)
-    start = Start.of(WHAT_RUNS, dict.fromkeys(job.concurrencies, length))
-    trials = tuple(trial_of(start, one.load.concurrency, one) for one in closed)
-    return Looked(version=server.version, loads=tuple(map(facts_of, found)), notes=notes, trials=trials)
+    start = Start.of(WHAT_RUNS, dict.fromkeys(job.concurrencies, most_drafted(ran)))
+    return Looked(
+        version=server.version,
+        loads=tuple(map(facts_of, found)),
+        notes=(*shorter_than_traffic(traffic, loads), *warnings_behind(loads, job.sampling), TELLS_MORE),
+        trials=tuple(replace(one, start=start) for one in ran),
+    )
+
+
+def _traffic(server: Server) -> Counts:
+    """Return what a server counted since its start; nothing of one without counters of its traffic."""
+    names = COUNTERS.get(server.engine.name)
+    if names is None:
+        return Counts()
+    return counts_of(server.engine.page(server.address), names, server.address.model if names.has_model else "")
+
+
+def _reported(concurrencies: Sequence[int], progress: Callable[[str, float], None]) -> Iterator[int]:
+    for place, concurrency in enumerate(concurrencies):
+        progress(f"{concurrency} at once", place / len(concurrencies))
+        yield concurrency
 
 
 def tells_more(trials: Sequence[Trial]) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ...engines.measured import Sample
 from ...planner.engines.choice import EngineInputs, Way, shape_of, source_of
 from ...planner.engines.costs import RoundSample, RoundShape, fit_costs
 from ...planner.engines.walk import Walk
 from ...planner.strategies.lookup import LookupPolicy
-from ...runtime.engines.measured import Sample
 from .turns import Key, Turn
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ...engines.openvino.model_format import OPENVINO_FILE, is_openvino
 from ...errors import ModelError
 from ...profiler.identity import identify
 from ...profiler.records.model import ModelIdentity
 from ...profiler.snapshot import name_of
-from ...runtime.engines.converted import OPENVINO_FILE, is_openvino
 from ..request import Identities, Models
 
 CHUNK = 2**20

@@ -16,21 +16,23 @@ Source: Robinson 1991, Statist. Sci. 6(1), for x; Gelman 2006, Bayesian Anal. 1(
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.answers import RequestResult
-from ...engines.base import Start
 from ...engines.bundle import Trial
+from ...engines.sentinel import Reading
+from ...engines.server_engine import Start
 
 Floats = NDArray[np.float64]
-Place = tuple[Start, int]  # and concurrency
+Place = tuple[Start, int, tuple[Reading, ...]]  # a load's start, concurrency and readings: it may run again
 # a prior between one flat in tau and one flat in its logarithm
 TAUS = np.linspace(math.sqrt(0.005), math.sqrt(0.4), 12) ** 2
 LEAST_NOISE = 0.002  # of a reading, relative
+MOVED = 0.05  # relative: what the pace moves less is not told
 NO_READING = 10.0  # the same, of a load without readings beside others that have some
 UNSURE = 0.05  # standard deviation of a drafter's share, beside that by its rounds
 
@@ -83,10 +85,24 @@ class Paces:
         )
         return math.sqrt(max(variance, 0.0))
 
+    def over(self, trial: Trial, others: Sequence[Trial]) -> float:
+        """Return the time that a load took over what it would have taken at the mean pace of some others."""
+        mean = sum(self.logs.get(_place(one), 0.0) for one in others) / len(others)
+        return math.exp(self.logs.get(_place(trial), 0.0) - mean)
+
     @property
     def spread(self) -> tuple[float, float]:
         """The fastest and the slowest load's pace, 1 being the mean's time."""
         return math.exp(min(self.logs.values(), default=0.0)), math.exp(max(self.logs.values(), default=0.0))
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a reader must know of a pace that moved."""
+        fastest, slowest = self.spread
+        if slowest > (1.0 + MOVED) * fastest:
+            yield (
+                f"the machine's pace moved between loads: by the sentinel's readings times were from {fastest:.2f} to "
+                f"{slowest:.2f} of their mean; speeds and gains are of the mean pace"
+            )
 
 
 def paces_by(readers: Mapping[str, Reader], trials: Sequence[Trial]) -> Paces:
@@ -102,7 +118,7 @@ def paces_by(readers: Mapping[str, Reader], trials: Sequence[Trial]) -> Paces:
         places = [_place(trial) for trial in trials if trial.concurrency == concurrency]
         z = np.array([sum(known[place]) / 2.0 if place in known else middle for place in places])
         noises = np.array([max(noise, LEAST_NOISE) if place in known else NO_READING for place in places])
-        means, own = _predicted(z, [readers[start.source] for start, _ in places], noises)
+        means, own = _predicted(z, [readers[start.source] for start, *_ in places], noises)
         logs |= dict(zip(places, map(float, means), strict=True))
         covariances |= {
             (one, other): float(own[row, column])
@@ -142,4 +158,4 @@ def _predicted(z: Floats, readers: Sequence[Reader], noises: Floats) -> tuple[Fl
 
 
 def _place(trial: Trial) -> Place:
-    return trial.start, trial.concurrency
+    return trial.start, trial.concurrency, trial.pace

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from urllib.parse import urlencode
 
-from ...engines.base import scraped
-from ...engines.counters import NAMES, CounterPage, page_of
+from ...engines.counters import CounterPage, page_of
 from ...engines.load import Address
+from ...engines.server_engine import scraped
+from ...engines.table import COUNTERS
 from ...errors import MeasurementError
 from .counters import read_text
 
@@ -35,7 +36,7 @@ def queried(address: Address, match: str = "") -> CounterPage:
 
     `match` are more matchers of labels, such as `job="vllm"`. MeasurementError where its HTTP API does not answer.
     """
-    names = "|".join(f"{name}(_total)?" for own in NAMES.values() for name in (*own.counters, *own.gauges))
+    names = "|".join(f"{name}(_total)?" for own in COUNTERS.values() for name in (*own.counters, *own.gauges))
     selector = f'{{__name__=~"{names}"{f",{match}" if match else ""}}}'
     answer = address.get(f"/api/v1/query?{urlencode({'query': selector})}", QUERY_S)
     found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ...db.store import Store
+from ...engines.measured import EngineFacts, MeasuredEngine
 from ...errors import RequestError
 from ...planner.engines.choice import Offer, Way, is_mapped, offers_at, source_of, sure_of
 from ...planner.strategies.chain import ChainPolicy
@@ -31,7 +32,6 @@ from ...profiler.prompts import Prompt
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.surface import LatencySurface
-from ...runtime.engines.measured import EngineFacts, MeasuredEngine
 from ..measuring.holding import device_session
 from ..request import Identities, Models
 from ..steps import Progress

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ...engines.measured import Chats, EngineLoad, MeasuredEngine
 from ...profiler.prompts import Prompt
-from ...runtime.engines.measured import Chats, EngineLoad, MeasuredEngine
 from ..positions import UNLIMITED
 from ..turn_by_turn import turn_by_turn
 from .cut import Encoded, encoded
@@ -47,8 +47,7 @@ def _answers(engine: MeasuredEngine, chats: Chats, room: int, new_tokens: int, p
     asked = _encoded(engine, prompts, chats).cut(room)
     load = EngineLoad(concurrency=1, capacity=max(map(len, asked)) + new_tokens + 1)
     with engine.started(None, load) as running:
-        texts = [running.decode([ids], new_tokens)[0].tokens for ids in asked]
-    return chats.decode(texts)
+        return chats.decode([running.decode([ids], new_tokens)[0].tokens for ids in asked])
 
 
 def _encoded(engine: MeasuredEngine, prompts: Sequence[Prompt], chats: Chats | None) -> Encoded:
@@ -60,7 +59,8 @@ def _encoded(engine: MeasuredEngine, prompts: Sequence[Prompt], chats: Chats | N
                 found[place] = ids
         return found
 
-    return encoded(encode, [prompt.text for prompt in prompts])
+    with engine.reading():
+        return encoded(encode, [prompt.text for prompt in prompts])
 
 
 def _room(engine: MeasuredEngine, new_tokens: int, most: int | None) -> int:

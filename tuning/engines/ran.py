@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
 
 from ...engines.answers import RequestResult
-from ...engines.base import Start
 from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
+from ...engines.server_engine import Start
 from ...errors import MeasurementError
 from ...planner.engines.served import PLAIN, Ran, Z
 from .pace import Paces, Reader, paces_by
@@ -36,24 +36,24 @@ def by_way(bundle: Bundle, concurrency: int, *, tables: Collection[Start]) -> di
     return found
 
 
-def paces_of(bundle: Bundle) -> Paces:
-    """Return the pace of every load.
+def paces_of(trials: Sequence[Trial], drafters: Mapping[str, str] | None = None) -> Paces:
+    """Return the pace of every load; `drafters` name the drafters of sources that are not called after theirs.
 
-    A drafter's share of the time to read prompts is at most what one token that it drafts adds to a plain round. What
-    drafts in few rounds is no model, and reads none.
+    A drafter's share of the time to read prompts is at most what one token that it drafts adds to a plain round, and
+    all of it where no plain load is known. What drafts in few rounds is no model, and reads none.
     """
-    if not any(trial.pace for trial in bundle.trials):
+    if not any(trial.pace for trial in trials):
         return UNPACED
-    first = min(trial.concurrency for trial in bundle.trials)
-    own = [trial for trial in bundle.trials if trial.concurrency == first]
-    plain = next((trial for trial in own if trial.start.source == PLAIN), None)
-    readers = {trial.start.source: Reader() for trial in bundle.trials}
+    first = min(trial.concurrency for trial in trials)
+    own = [trial for trial in trials if trial.concurrency == first]
+    plain = next((trial for trial in own if not trial.counts.drafts), None)
+    readers = {trial.start.source: Reader() for trial in trials}
     for trial in sorted(own, key=lambda one: one.start.longest):
-        if plain is not None and trial.start.at(first) and _drafts_always(trial):
-            added = ran_of(trial).round_ms / ran_of(plain).round_ms - 1.0
-            share = min(max(added / trial.start.at(first), 0.0), 1.0)
-            readers[trial.start.source] = Reader(name=trial.start.source, share=share)
-    return paces_by(readers, bundle.trials)
+        if length := trial.start.at(first) if _drafts_always(trial) else 0:
+            added = 1.0 if plain is None else (ran_of(trial).round_ms / ran_of(plain).round_ms - 1.0) / length
+            name = (drafters or {}).get(trial.start.source, trial.start.source)
+            readers[trial.start.source] = Reader(name=name, share=min(max(added, 0.0), 1.0))
+    return paces_by(readers, trials)
 
 
 def _drafts_always(trial: Trial) -> bool:
@@ -103,6 +103,12 @@ def speed_error(answers: Sequence[RequestResult]) -> float:
     return float(np.sqrt((off**2).sum() * len(answers) / (len(answers) - 1)) / tokens.sum())
 
 
+def paced_gain(faster: Sequence[Trial], slower: Sequence[Trial], paces: Paces) -> tuple[float, float]:
+    """Return 90 % of the speed-up of some loads over others at one pace; errors as of `paired_gain`."""
+    fast, slow = (_joined(paces.steadied(one)) for one in (faster, slower))
+    return paired_gain(fast, slow, paces.error(faster, slower))
+
+
 def paired_gain(
     faster: Sequence[RequestResult], slower: Sequence[RequestResult], pace: float = 0.0
 ) -> tuple[float, float]:
@@ -125,3 +131,21 @@ def paired_gain(
     middle, apart = float(np.median(gains)), Z * pace
     below, above = (math.hypot(math.log(end / middle), apart) for end in (low, high))
     return middle * math.exp(-below), middle * math.exp(above)
+
+
+def _joined(answers: Sequence[RequestResult]) -> list[RequestResult]:
+    """Return the answers of several loads, each prompt once: times and tokens summed."""
+    found: dict[int, RequestResult] = {}
+    for one in answers:
+        held = found.get(one.prompt)
+        found[one.prompt] = one if held is None else _summed(held, one)
+    return list(found.values())
+
+
+def _summed(one: RequestResult, other: RequestResult) -> RequestResult:
+    return RequestResult(
+        prompt=one.prompt,
+        ttft_ms=one.ttft_ms + other.ttft_ms,
+        e2e_ms=one.e2e_ms + other.e2e_ms,
+        tokens=one.tokens + other.tokens,
+    )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...engines.measured import EngineLoad, MeasuredEngine
 from ...planner.records.recording import Text
 from ...profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from ...runtime.batch.sequence import Request
-from ...runtime.engines.measured import EngineLoad, MeasuredEngine
 from ..recording.lookup_trace import lookup_trace
 from ..request import Identities
 from .trace import prompt_trace
@@ -31,7 +31,7 @@ def workload_in(engine: str, workload: str) -> str:
 
 def own_workload(engine: str, name: str) -> str | None:
     """Return a workload's name without the engine's suffix ("": our own decoder); None for one of another engine."""
-    from ...engines.running import RUNNING
+    from ...engines.table import RUNNING
 
     if engine:
         end = workload_in(engine, "")

@@ -61,7 +61,7 @@ class ServerProfile:
         self.bundle = bundle
 
     def end(self) -> None:
-        """Say that nothing is missing, so that the next profile of these settings begins anew."""
+        """Say that nothing is missing, so that the next profile of these settings starts from the beginning."""
         self._profile.add_part(ENDED, "")
 
     def _cell(self, bundle: Bundle, trial: Trial) -> tuple[SurfaceKey, list[Measurement]] | None:

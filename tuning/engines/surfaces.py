@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from ...engines.measured import MeasuredEngine
 from ...planner.engines.choice import EngineInputs, Way, source_of, walks_of
 from ...planner.engines.walk import Walk
 from ...planner.strategies.lookup import LookupPolicy
@@ -14,7 +15,6 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface
-from ...runtime.engines.measured import MeasuredEngine
 from ..request import Identities
 from .inputs import inputs_of_surfaces, way_of
 from .mix import heavier_than_recorded

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ...engines.answers import LoadResult
-from ...engines.base import ServerEngine, Source, Start, written_files
 from ...engines.bundle import Bundle, Setup, digest_of
 from ...engines.command import hidden, typed
 from ...engines.load import SamplingParams, closed_loop
 from ...engines.sentinel import Reading, read_pace
 from ...engines.server import Measured, Server, ServerTimeouts, started
-from ...engines.table import ENGINES
+from ...engines.server_engine import ServerEngine, Source, Start, written_files
+from ...engines.setting import EngineDrafter
+from ...engines.table import SERVERS
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.served import PLAIN
 from ...profiler.prompt import Prompt
 from ...profiler.records.wire import from_json, to_json
-from ...runtime.engines.setting import EngineDrafter
 from .copies import mean_tokens_per_round
 
 WARM_UP_TOKENS = 16
@@ -112,6 +112,11 @@ class TunedServer:
         engine = self.job.engine
         return engine.joined(self.plain, engine.flags(source, dict(start.lengths), self.version))
 
+    def drafter_in(self, command: Sequence[str]) -> str:
+        """Return the name of the draft model in a command; "" without one that is known."""
+        paths = {one.name: drafter.path for one in self.sources() if (drafter := one.setting.drafter) is not None}
+        return next((name for name, path in paths.items() if path in " ".join(command)), "")
+
     def counted(self, command: Sequence[str]) -> list[str]:
         """Return a command whose server shows its counters."""
         return self.job.engine.counted(command)
@@ -134,10 +139,12 @@ class TunedServer:
 class LoadedServer:
     """A running server; a `Loaded`."""
 
-    def __init__(self, job: ServerJob, server: Server) -> None:
+    def __init__(self, job: ServerJob, server: Server, first_place: int = 0) -> None:
+        """Take a server; one that was read before has another first place of the sentinel's prompts."""
         if not job.prompts:
             raise RequestError("a load needs prompts; give some with --prompts FILE")
         self.job, self.server = job, server
+        self._first_place = first_place
 
     def measure(self, concurrency: int) -> Measured:
         """Warm it up, and run the load of a concurrency; answers name their prompts."""
@@ -154,7 +161,8 @@ class LoadedServer:
         if not place:
             self._warm_up(1, self._sampling)
         stall_s = self.job.limits.stall_s
-        return read_pace(self.server.address, self.job.engine.body(), place, words=words, stall_s=stall_s)
+        more, here = self.job.engine.body(), self._first_place + place
+        return read_pace(self.server.address, more, here, words=words, stall_s=stall_s)
 
     def measure_at(self, rate: float, seed: int) -> Measured:
         """Send the requests of the first load at random moments, `rate` a second on average."""
@@ -191,7 +199,7 @@ def job_of(
     if not is_url and tuple(hidden(command)) != setup.command:
         raise RequestError(f"the bundle is of another command: {typed(setup.command)}; give that behind --")
     job = ServerJob(
-        engine=ENGINES[setup.engine],
+        engine=SERVERS[setup.engine],
         command=tuple(command),
         prompts=prompts,
         sampling=from_json(SamplingParams, setup.sampling),

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...engines.measured import EngineCounters, EngineLoad, MeasuredEngine, RunningEngine, Sample
+from ...engines.setting import Setting
 from ...errors import RequestError
 from ...profiler.drift import fit_drift
-from ...runtime.engines.measured import EngineCounters, EngineLoad, MeasuredEngine, RunningEngine, Sample
-from ...runtime.engines.setting import Setting
 
 SETTLE_S = 0.03  # threads of an engine that has just answered stop polling
 WARM_UP_TOKENS = 8  # of a text that is thrown away: first rounds allocate, and an engine meets their shapes first

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...db.rows import ENGINE_PLAN
 from ...db.store import Store
+from ...engines.measured import EngineCounters, MeasuredEngine
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.choice import Way
 from ...planner.plans.document import plan_from_json
@@ -22,7 +23,6 @@ from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.naming import name_of
 from ...planner.strategies.plain import PlainPolicy
 from ...profiler.prompts import Prompt
-from ...runtime.engines.measured import EngineCounters, MeasuredEngine
 from ..steps import Guard, Progress, unguarded
 from .cut import require_room
 from .inputs import setting_of

@@ -1,4 +1,4 @@
-"""Whether a running fleet decodes as was planned, told by its counters alone; nothing is sent but requests for pages.
+"""Whether a running fleet decodes as was planned, by its counters alone; nothing is sent but requests for pages.
 
 Of every server's page, counters give the tokens of a round that drafts, and a gauge the running batch. From both
 follows what was planned. With E planned tokens of a round, and w rounds that draft at a batch in a second:
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, Series, counts_of, restart, samples_of, since
-from ...engines.table import ENGINES
+from ...engines.counters import CounterNames, CounterPage, Counts, Series, counts_of, restart, samples_of, since
+from ...engines.table import COUNTERS, SERVERS
 from ...errors import MeasurementError, RequestError, SpectuneError
 from ...planner.engines.served import PLAIN, Z
 from ...runtime.watch.drift import PromiseTest
@@ -151,7 +151,7 @@ class FleetWatch:
 
     @property
     def _names(self) -> CounterNames:
-        return NAMES[self._engine]
+        return COUNTERS[self._engine]
 
     def _judged(self, counts: Counts) -> FleetObservation:
         shares = self._shares()
@@ -204,7 +204,7 @@ class FleetWatch:
 
     def _way(self, one: Expected, counts: Counts) -> tuple[str, int]:
         """Return what is served at a concurrency: of an engine with one length for all, the length that it drafts."""
-        if ENGINES[self._engine].takes_table or not counts.drafts:
+        if SERVERS[self._engine].takes_table or not counts.drafts:
             return one.way
         sources = [own.way[0] for own in self._expected.values() if own.way[0] != PLAIN]
         return (sources[0], len(counts.by_position)) if sources else one.way
@@ -267,7 +267,7 @@ class FleetWatch:
         }
         if any(one is None for one in now.values()):
             return None, ()
-        engine = ENGINES[self._engine]
+        engine = SERVERS[self._engine]
         best = best_ways(found, shares, takes_table=engine.takes_table, longest_first=engine.longest_first)
         better = [
             Better(

@@ -43,7 +43,7 @@ class Cluster:
         return nodes
 
     def start(self, function: Callable[..., Any], *arguments: Any, node: Node, cpus: int, gpus: int) -> Task:
-        """Begin to call a function on one node, in a process of its own, once that much is free there."""
+        """Begin to call a function on one node, in its own process, once that much is free there."""
         remote = self._ray.remote(max_retries=0, max_calls=1)(function)
         place = self._only_on(node.id)
         return remote.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=place).remote(*arguments)

@@ -49,7 +49,7 @@ def kind_of(device: Device) -> str:
 
 
 def by_kind(nodes: Sequence[Node]) -> dict[str, tuple[Node, ...]]:
-    """Return the nodes of each kind; one of which nothing is known is a kind of its own."""
+    """Return the nodes of each kind; one of which nothing is known is a separate kind."""
     kinds: dict[str, tuple[Node, ...]] = {}
     for node in nodes:
         kind = node.kind or node.label

@@ -1,4 +1,4 @@
-"""Measurements made elsewhere, read from a file; docs/import.md describes what it may hold."""
+"""Measurements made elsewhere, read from a file; docs/reference/import-files.md describes what it may hold."""
 
 from __future__ import annotations
 

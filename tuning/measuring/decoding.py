@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ...errors import ModelError, NoRoomError, RequestError
 from ...planner.strategies.stack import JOINT
 from ...runtime.batch.sequence import Request
+from ...runtime.batch.sequence import Sequence as RunningSequence
 from ...runtime.batch.step_config import Schedule, StepConfig, draft_room
 from ...runtime.batch.transfer import wait_for
 from ...runtime.drafters.base import Drafter
@@ -16,9 +17,10 @@ from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.hybrid import HybridDrafter
 from ...runtime.drafters.lookup import LookupDrafter
 from ...runtime.drafters.stack import named_stack
-from ...runtime.engine.engine import Decoder
-from ...runtime.engine.feed import Feed
+from ...runtime.engine.engine import Engine
 from ...runtime.engine.pad import PivotJudge
+from ...runtime.engine.request_state import sequences_of
+from ...runtime.engine.scheduler import Scheduler
 from ...runtime.engine.step_output import StepOutput
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import tapped_for
@@ -100,7 +102,7 @@ class Family:
 
     def decoder(
         self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int, allow_lossy: bool = False
-    ) -> Decoder:
+    ) -> Engine:
         """Return an empty batch over the named drafters, models, stacks of them, or the lookup; or judges.
 
         RequestError where a name is not in the family; ModelError where a stack's model is not.
@@ -119,7 +121,7 @@ class Family:
                 raise RequestError(f"no drafter called {name!r}; this family has {known}")
         judges = {name: judge for name, judge in self.judges.items() if name in names}
         drafting = [self.drafters[name] for name in names if name in self.drafters]
-        return Decoder(
+        return Engine(
             tapped_for(self.target, drafting, also=(judge.reads for judge in judges.values())),
             drafters,
             schedule,
@@ -141,19 +143,59 @@ def room_for(requests: Sequence[Request], setups: Sequence[StepConfig], batch: i
     return longest + draft_room(setups, batch)
 
 
-def refilled(feed: Feed, decoder: Decoder) -> bool:
-    """Let requests join and wait until their prompts are read; return whether anything is to be decoded.
+class Traffic:
+    """Requests for a decoder, in order; the decoder has no others.
 
-    A round is timed behind it: it would include what a GPU still reads, and a drafter reads more than plain decoding.
+    With `keeps_full` all of them wait again, with further indices, while any is decoded for the first time: every slot
+    stays busy until then.
     """
-    before = feed.admitted
-    is_on = feed.refill()
-    if feed.admitted > before:
-        wait_for(decoder.device)
-    return is_on
+
+    def __init__(self, decoder: Engine, requests: Sequence[Request], *, keeps_full: bool = False) -> None:
+        self.joined = 0  # requests that have joined so far, repeats included
+        self._decoder, self._requests, self._keeps_full = decoder, requests, keeps_full
+        self._scheduler = Scheduler(decoder)
+        self._states = [self._scheduler.add(request) for request in requests]
+
+    @property
+    def sequences(self) -> list[RunningSequence]:
+        """The sequences of the requests that have joined, in order and without repeats."""
+        return sequences_of(self._states)
+
+    def refill(self) -> bool:
+        """Let requests join and wait until their prompts are read; return whether anything is to be decoded.
+
+        A round is timed behind it: it would include what a GPU still reads, and a drafter reads more than plain
+        decoding.
+        """
+        before = self.joined
+        is_on = self._keep_full() if self._keeps_full else self._join()
+        if self.joined > before:
+            wait_for(self._decoder.device)
+        return is_on
+
+    def _keep_full(self) -> bool:
+        if not self._is_done:
+            self._join()
+        if self._is_done:
+            return False
+        if self._decoder.has_room:  # all have joined
+            for request in self._requests:
+                self._scheduler.add(request)
+            self._join()
+        return True
+
+    def _join(self) -> bool:
+        before = self._scheduler.waiting
+        is_on = self._scheduler.schedule()
+        self.joined += before - self._scheduler.waiting
+        return is_on
+
+    @property
+    def _is_done(self) -> bool:
+        return len(self.sequences) == len(self._states) and all(one.is_finished for one in self.sequences)
 
 
-def timed_step(decoder: Decoder) -> TimedRound:
+def timed_step(decoder: Engine) -> TimedRound:
     """Run one round and time it; raise as `require_faultless` does."""
     start = time.perf_counter_ns()
     done = decoder.step()
@@ -180,13 +222,13 @@ def require_faultless(done: StepOutput) -> None:
     raise ModelError(f"{who} failed and cannot be measured: {fault.reason}{remedy}")
 
 
-def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> DecodingRun:
+def decode_timed(decoder: Engine, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> DecodingRun:
     """Decode all requests, refilling free slots in order, and time every round.
 
     Prompts are read between rounds, outside the clock. With `keeps_full` every slot stays busy until all are decoded.
     """
-    feed = Feed(decoder, requests, keeps_full=keeps_full)
+    traffic = Traffic(decoder, requests, keeps_full=keeps_full)
     rounds: list[TimedRound] = []
-    while refilled(feed, decoder):
+    while traffic.refill():
         rounds.append(timed_step(decoder))
-    return DecodingRun(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in feed.sequences))
+    return DecodingRun(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in traffic.sequences))

@@ -33,7 +33,7 @@ from ...profiler.repeats import SETTLED
 from ...runtime.batch.sequence import Request
 from ...runtime.batch.step_config import PLAIN, StepConfig, always
 from ...runtime.batch.transfer import wait_for
-from ...runtime.engine.engine import Decoder
+from ...runtime.engine.engine import Engine
 from ...runtime.engine.step_output import StepOutput
 from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
@@ -96,7 +96,7 @@ def measure_overhead(
     losses = Losses()
     with clocked(family.drafters[drafter] if drafter and is_told else None) as drafted:
         is_hurried = is_told and math.isfinite(limit_s)
-        running = _RunningDecoder(family, unending, drafter, batch, room, drafted, is_hurried=is_hurried)
+        running = _RunningEngine(family, unending, drafter, batch, room, drafted, is_hurried=is_hurried)
         small = probes(drafter, FEWEST_PROBED) if is_hurried else setups  # the same kinds, whose rounds are shorter
         first = [running.step(setup) for setup in small if _is_run(setup.policy, family, drafter)]
         is_long = is_hurried and min(step.shortest_ms for step in first) >= LONG_FORWARD_MS
@@ -128,7 +128,7 @@ def _keep(timed: Sequence[tuple[_Probe, _Step]], alone: Alone | None, losses: Lo
 
 
 def tells_forwards(family: Family) -> bool:
-    """Whether a round tells what its forwards took: on a CPU they have ended when their calls return.
+    """Whether a round shows what its forwards took: on a CPU they have ended when their calls return.
 
     Where a whole round is one call, the draws behind the target's forward count as its loss in rounds.
     """
@@ -169,7 +169,7 @@ class _Step:
         return min(self.done.verify_ms, self.draft_ms / drafted) if drafted and self.draft_ms else self.done.verify_ms
 
 
-class _RunningDecoder:
+class _RunningEngine:
     _is_hurried = False  # whether time is limited
 
     def __init__(
@@ -193,7 +193,7 @@ class _RunningDecoder:
             is_alone = is_beside_target(family.drafters[drafter])
             names += [drafter] if is_alone else [drafter, JOINT.join((drafter, LOOKUP))]
         self._models = [name for name in names if name != LOOKUP]
-        self._decoder: Decoder = family.decoder(always(PLAIN), names=names, batch=batch, capacity=room)
+        self._decoder: Engine = family.decoder(always(PLAIN), names=names, batch=batch, capacity=room)
 
     def settled_steps(self, setup: StepConfig, least: int) -> list[_Step]:
         """Run rounds right behind others of the same setup, as a decoder's are, until they settle.

@@ -13,9 +13,8 @@ from typing import Protocol
 from ...profiler.records.excess import STALL
 from ...runtime.batch.sequence import Request
 from ...runtime.batch.transfer import wait_for
-from ...runtime.engine.engine import Decoder
-from ...runtime.engine.feed import Feed
-from .decoding import DecodingRun, TimedRound, refilled, throughput, timed_step
+from ...runtime.engine.engine import Engine
+from .decoding import DecodingRun, TimedRound, Traffic, throughput, timed_step
 
 
 class Entrant(Protocol):
@@ -44,12 +43,12 @@ def race(
         told(turn / turns)
 
 
-class DecoderEntrant:
+class EngineEntrant:
     """Our decoder with one schedule."""
 
-    def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request], batch: int) -> None:
+    def __init__(self, name: str, decoder: Engine, requests: Sequence[Request], batch: int) -> None:
         self.name = name
-        self._decoder, self._feed, self._batch = decoder, Feed(decoder, requests, keeps_full=True), batch
+        self._decoder, self._traffic, self._batch = decoder, Traffic(decoder, requests, keeps_full=True), batch
         self._rounds: list[TimedRound] = []
         self._cold: set[int] = set()  # places of the rounds right after another entrant's turn
         self._texts, self._wanted = len(requests), sum(r.max_new_tokens for r in requests)
@@ -65,11 +64,11 @@ class DecoderEntrant:
         """Tokens emitted, an ended sequence counted with all it might have emitted."""
         return sum(
             s.request.max_new_tokens if s.is_finished else len(s.tokens) - len(s.request.prompt)
-            for s in self._feed.sequences
+            for s in self._traffic.sequences
         )
 
     def _step(self) -> bool:
-        if not refilled(self._feed, self._decoder):
+        if not self._traffic.refill():
             return False
         self._rounds.append(timed_step(self._decoder))
         return True
@@ -77,7 +76,7 @@ class DecoderEntrant:
     @property
     def run(self) -> DecodingRun:
         """What was decoded, every round as it was timed."""
-        texts = tuple(tuple(s.emitted) for s in self._feed.sequences)
+        texts = tuple(tuple(s.emitted) for s in self._traffic.sequences)
         return DecodingRun(batch=self._batch, rounds=tuple(self._rounds), texts=texts)
 
     @property

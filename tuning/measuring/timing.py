@@ -70,7 +70,7 @@ def resumed_domain(batches: tuple[int, ...], contexts: tuple[int, ...], tile_row
 
 
 def resuming(request: ProfileRequest) -> list[str]:
-    """Return the names of the drafters whose states a verification goes on from: exits, beside targets that can."""
+    """Return the names of the drafters from whose states a verification continues: exits, beside targets that can."""
     if request.regime == CAPTURED:
         return []
     return [name for name, path in request.models.drafters.items() if draft_role(path) == SELF]
@@ -78,7 +78,7 @@ def resuming(request: ProfileRequest) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTiming:
-    """What is timed of a family on a device, and who is told how far it is."""
+    """What is timed of a family on a device, and who receives its progress."""
 
     request: ProfileRequest  # with a budget
     identities: Identities

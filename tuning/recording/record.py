@@ -89,7 +89,7 @@ class Recorder:
 
     def _record(self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None) -> PromptTrace:
         if self._pass is None:
-            self._pass = _pass_of(self._drafter, self._longest, self._recipe.children, self._portion)
+            self._pass = pass_of(self._drafter, self._longest, self._recipe.children, self._portion)
         first, own = len(request.prompt), np.array(continuation, dtype=np.int64)
         roots = self._pass.read([*request.prompt, *continuation[:-1]], request)
         everywhere = np.arange(len(own) - 1)
@@ -103,7 +103,8 @@ class Recorder:
         return _assembled(request.prompt, tuple(continuation), layers)
 
 
-def _pass_of(drafter: CausalModel, longest: int, children: int, portion: Portion) -> AnyPass:
+def pass_of(drafter: CausalModel, longest: int, children: int, portion: Portion = WHOLE) -> AnyPass:
+    """Return what reads texts of `longest` tokens at most with a drafter, and says so many children of each node."""
     if isinstance(drafter, BlockHead):
         return BlockTextPass(drafter, longest=longest, children=children)
     if isinstance(drafter, RecyclingHead):

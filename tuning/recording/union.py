@@ -40,7 +40,7 @@ class ExpandedLayer:
 def grow_union(
     forest: NodeCache, strategies: Sequence[Strategy], continuation: Ints, positions: Ints
 ) -> list[ExpandedLayer]:
-    """Expand what any of the strategies asks about, without a view of the others; return the layers, the roots first.
+    """Expand what any of the strategies needs, without a view of the others; return the layers, the roots first.
 
     The forest holds one root per position, (rows,). After position t comes continuation[t + 1:]. Sequences that share
     their widths grow one by one, as at batch 1.
@@ -81,7 +81,7 @@ class _StrategyGrowth:
         self._children = next(self._growth).children  # of the roots
 
     def ask(self, forest: NodeCache) -> _Wanted:
-        """Return what the strategy asks about next: of what is possible, nothing where its trees are complete."""
+        """Return what the strategy needs next: of what is possible, nothing where its trees are complete."""
         try:
             asked = self._growth.send(forest.answers(self._nodes, self._children))
         except StopIteration:
@@ -94,7 +94,7 @@ class _StrategyGrowth:
         return _Wanted(self._rows[rows], above[is_wanted], asked.ranks[is_wanted])
 
     def enter(self, nodes: Ints) -> None:
-        """Take the expanded nodes, in the order in which they were asked about."""
+        """Take the expanded nodes, in the order of expansion."""
         self._nodes[self._nodes == 0] = nodes
 
 

@@ -69,8 +69,8 @@ import numpy as np
 import torch
 from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.batch.faults import require_sound
-from spectune.runtime.engine.compiled import prepare
-from spectune.runtime.engine.tree_input import FedTrees
+from spectune.runtime.backends.compiled import prepare
+from spectune.runtime.backends.tree_input import TreeInput
 from spectune.runtime.models.layout import Masks
 from spectune.runtime.batch.sequence import Request, Sequence
 
@@ -84,7 +84,7 @@ draft = DraftBatch(
 )
 require_sound(draft, 2, 24, 3)
 batch = [Sequence(Request(prompt=(1,) * length, max_new_tokens=2), length) for length in (4, 7)]
-FedTrees(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=32))
+TreeInput(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=32))
 sys.exit(0 if (0 < known == loaded()) else 3)
 """
 
@@ -94,7 +94,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import HybridPolicy, StaticPolicy, SuffixPolicy
 from spectune.planner.strategies.texts import load_kernels
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
@@ -111,7 +111,7 @@ policy = HybridPolicy(
 )
 drafters = dict(small=HybridDrafter(ModelDrafter(model, slots=2, capacity=64)))
 setup = StepConfig(policy=policy, drafter="small")
-decoder = Decoder(model, drafters, always(setup), slots=2, capacity=64)
+decoder = Engine(model, drafters, always(setup), slots=2, capacity=64)
 load_kernels([policy])
 for length in (5, 8):
     decoder.admit(Request(prompt=tuple(range(length)), max_new_tokens=40))

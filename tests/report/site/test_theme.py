@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spectune.report.site.cell import tint_of
-from spectune.report.site.style import STYLE
+from spectune.report.site.page import asset
 from spectune.report.site.theme import DARK, LIGHT, SHADES, TINTS, ColourScheme, mixed, shade_class
 
 from ..test_palette import contrast, luminance
@@ -46,7 +46,7 @@ def test_every_line_and_part_of_a_bar_stands_out(scheme: ColourScheme) -> None:
 
 
 def test_no_text_is_written_in_the_colour_of_a_line() -> None:
-    assert not re.search(r"text{[^}]*currentColor|\.end{[^}]*currentColor", STYLE)
+    assert not re.search(r"text{[^}]*currentColor|\.end{[^}]*currentColor", asset("style.css"))
 
 
 @SCHEMES
@@ -69,7 +69,7 @@ def test_a_mixture_of_half_lies_in_the_middle() -> None:
 
 def test_places_along_a_family_of_lines_have_classes_from_first_to_last() -> None:
     assert [shade_class(place) for place in (0.0, 1.0, None)] == ["shade-0", f"shade-{SHADES - 1}", "shade-text"]
-    assert all(f".shade-{step}{{" in STYLE for step in range(SHADES))
+    assert all(f".shade-{step}{{" in asset("style.css") for step in range(SHADES))
 
 
 def test_the_style_knows_light_dark_the_reader_s_choice_and_paper() -> None:
@@ -80,4 +80,4 @@ def test_the_style_knows_light_dark_the_reader_s_choice_and_paper() -> None:
         "@media print",
         "prefers-reduced-motion",
     ):
-        assert part in STYLE
+        assert part in asset("style.css")

@@ -25,8 +25,9 @@ from spectune.runtime.drafters.base import Drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -60,11 +61,12 @@ def decoded(
     drafters: dict[str, Drafter], setup: StepConfig = CHAIN, *, shortest_last: bool = False
 ) -> tuple[list[list[int]], list[StepOutput]]:
     """Return all texts of three requests in two slots, and the rounds; where the shortest is last, it moves."""
-    decoder = Decoder(model(), drafters, always(setup), slots=2, capacity=ROOM)
-    feed, rounds = Feed(decoder, requests()[::-1] if shortest_last else requests()), []
-    while feed.refill():
+    decoder = Engine(model(), drafters, always(setup), slots=2, capacity=ROOM)
+    scheduler, rounds = Scheduler(decoder), []
+    states = [scheduler.add(request) for request in (requests()[::-1] if shortest_last else requests())]
+    while scheduler.schedule():
         rounds.append(decoder.step())
-    return [s.emitted for s in feed.sequences], rounds
+    return [s.emitted for s in sequences_of(states)], rounds
 
 
 PLAINLY = decoded({}, PLAIN)[0]
@@ -257,15 +259,16 @@ def test_a_text_that_a_drafter_could_not_take_or_move_is_read_anew(own: Callable
 def test_a_drafter_that_finds_no_memory_three_times_is_asked_again_once_some_texts_have_left() -> None:
     short = [replace(request, max_new_tokens=4) for request in requests() * 7]
     own = ModelDrafter(Filled(range(7, 10)), slots=2, capacity=ROOM)
-    decoder = Decoder(model(), {"own": own}, always(CHAIN), slots=2, capacity=ROOM)
-    feed, rounds, left = Feed(decoder, short), [], 0
-    while feed.refill():
+    decoder = Engine(model(), {"own": own}, always(CHAIN), slots=2, capacity=ROOM)
+    scheduler, rounds, left = Scheduler(decoder), [], 0
+    states = [scheduler.add(request) for request in short]
+    while scheduler.schedule():
         rounds.append(decoder.step())
         if own.forwards == 9 and max(rounds[-1].kept) == 1:
             left += rounds[-1].left
     assert len(reasons(rounds)) == MOST_FAULTS and not any(fault.is_last for done in rounds for fault in done.faults)
     assert left == PATIENCE and max(rounds[-1].kept) > 1
-    assert [s.emitted for s in feed.sequences[:3]] == [text[:4] for text in PLAINLY]
+    assert [s.emitted for s in sequences_of(states)[:3]] == [text[:4] for text in PLAINLY]
 
 
 def test_what_cannot_forget_a_text_that_it_has_not_taken_is_not_asked_again() -> None:
@@ -297,13 +300,14 @@ class Cramped(LeanModel):
 
 
 def test_a_tree_that_does_not_fit_into_memory_is_left_out_and_reported() -> None:
-    decoder = Decoder(
+    decoder = Engine(
         Cramped(tiny_llama(layers=2, seed=0).double()), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM
     )
-    feed, rounds = Feed(decoder, requests()), []
-    while feed.refill():
+    scheduler, rounds = Scheduler(decoder), []
+    states = [scheduler.add(request) for request in requests()]
+    while scheduler.schedule():
         rounds.append(decoder.step())
-    assert [s.emitted for s in feed.sequences] == PLAINLY
+    assert [s.emitted for s in sequences_of(states)] == PLAINLY
     assert all(fault.drafter is None and "out of memory" in fault.reason for r in rounds for fault in r.faults)
 
 
@@ -333,11 +337,12 @@ def test_a_tree_whose_keys_find_no_memory_to_move_is_committed_by_its_root_alone
     policy = StaticPolicy(tree=BUSHY)
     tree = StepConfig(policy=policy, drafter="own", run_tokens=tuple(range(policy.max_verify_tokens + 1)))
     target = Stiff(tiny_llama(layers=2, seed=0).double())
-    decoder = Decoder(target, {"own": drafter()}, always(tree), slots=2, capacity=ROOM)
-    feed, rounds = Feed(decoder, requests()), []
-    while feed.refill():
+    decoder = Engine(target, {"own": drafter()}, always(tree), slots=2, capacity=ROOM)
+    scheduler, rounds = Scheduler(decoder), []
+    states = [scheduler.add(request) for request in requests()]
+    while scheduler.schedule():
         rounds.append(decoder.step())
-    assert [s.emitted for s in feed.sequences] == PLAINLY
+    assert [s.emitted for s in sequences_of(states)] == PLAINLY
     cramped = [done for done in rounds if done.faults]
     assert len(cramped) == 3 and all(max(done.kept) == 1 for done in cramped)
     assert max(max(done.kept) for done in rounds) > 1
@@ -367,26 +372,28 @@ def test_an_error_that_is_no_lack_of_memory_is_not_swallowed() -> None:
                 raise RuntimeError("device-side assert")
             return super().forward(step, cache)
 
-    decoder = Decoder(Failing(tiny_llama(layers=2, seed=0)), {}, always(PLAIN), slots=2, capacity=ROOM)
+    decoder = Engine(Failing(tiny_llama(layers=2, seed=0)), {}, always(PLAIN), slots=2, capacity=ROOM)
     decoder.admit(requests(1)[0])
     with pytest.raises(RuntimeError, match="device-side"):
         decoder.step()
 
 
 def test_a_cancelled_request_leaves_the_others_as_they_were() -> None:
-    decoder = Decoder(model(), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM)
-    feed = Feed(decoder, requests())
-    feed.refill()
+    decoder = Engine(model(), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM)
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in requests()]
+    scheduler.schedule()
     decoder.step()
-    decoder.cancel(feed.sequences[0])
-    while feed.refill():
+    decoder.cancel(sequences_of(states)[0])
+    while scheduler.schedule():
         decoder.step()
-    assert [s.emitted for s in feed.sequences[1:]] == PLAINLY[1:]
-    assert feed.sequences[0].emitted == PLAINLY[0][: len(feed.sequences[0].emitted)]
+    assert [s.emitted for s in sequences_of(states)[1:]] == PLAINLY[1:]
+    first = sequences_of(states)[0]
+    assert first.emitted == PLAINLY[0][: len(first.emitted)]
 
 
 def test_a_request_cannot_be_cancelled_twice() -> None:
-    decoder = Decoder(model(), {}, always(PLAIN), slots=2, capacity=ROOM)
+    decoder = Engine(model(), {}, always(PLAIN), slots=2, capacity=ROOM)
     sequence = decoder.admit(requests(1)[0])
     decoder.cancel(sequence)
     with pytest.raises(RequestError, match="is not being decoded"):
@@ -410,11 +417,12 @@ def test_forwards_of_a_captured_model_see_few_different_numbers_of_positions() -
                 seen.append(step.seen)
             return super().forward(step, cache)
 
-    decoder = Decoder(
+    decoder = Engine(
         Captured(tiny_llama(layers=2, seed=0).double()), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM
     )
-    feed = Feed(decoder, requests())
-    while feed.refill():
+    scheduler = Scheduler(decoder)
+    states = [scheduler.add(request) for request in requests()]
+    while scheduler.schedule():
         decoder.step()
-    assert [s.emitted for s in feed.sequences] == PLAINLY
+    assert [s.emitted for s in sequences_of(states)] == PLAINLY
     assert set(seen) == {ROOM}

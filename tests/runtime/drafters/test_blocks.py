@@ -15,7 +15,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.block import Block, Levels, MedusaHeads
 from spectune.runtime.models.ctc import Frames
 from spectune.runtime.models.drafter_shapes import Kind
@@ -80,7 +80,7 @@ def test_a_round_runs_one_forward_whatever_the_depth(kind: Kind) -> None:
     drafter = model_drafter(BLOCKS[kind], slots=1, capacity=CAPACITY)
     target = tapped_for(TARGET, [BLOCKS[kind]])
     schedule = always(StepConfig(policy=ChainPolicy(length=4), drafter="it"))
-    decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+    decoder = Engine(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
     decoder.admit(random_requests(1, tokens=12)[0])
     before = drafter.forwards
     done = decoder.step()

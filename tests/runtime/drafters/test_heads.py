@@ -16,7 +16,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.lean import LeanModel
@@ -73,7 +73,7 @@ def test_a_proposal_is_a_function_of_the_committed_text_alone(form: Form) -> Non
     for text, draft, row in decoded(form, "eagle2").drawn[::11]:
         request = Request(prompt=tuple(text[:-1]), max_new_tokens=9)
         fresh = HeadDrafter(HEADS[form], slots=1, capacity=CAPACITY)
-        decoder = Decoder(tapped_for(TARGET, [HEADS[form]]), {"it": fresh}, always(PLAIN), slots=1, capacity=CAPACITY)
+        decoder = Engine(tapped_for(TARGET, [HEADS[form]]), {"it": fresh}, always(PLAIN), slots=1, capacity=CAPACITY)
         again = fresh.draft([decoder.admit(request)], POLICIES["eagle2"])
         size = int(draft.sizes[row])
         assert again.tokens[0].tolist() == draft.tokens[row, :size].tolist()
@@ -108,7 +108,7 @@ def test_two_heads_share_one_tap() -> None:
 
 def test_a_head_without_features_is_refused() -> None:
     with pytest.raises(ModelError, match="the target keeps those after"):
-        Decoder(TARGET, {"it": HeadDrafter(HEADS["eagle"], slots=1, capacity=9)}, always(PLAIN), slots=1, capacity=9)
+        Engine(TARGET, {"it": HeadDrafter(HEADS["eagle"], slots=1, capacity=9)}, always(PLAIN), slots=1, capacity=9)
 
 
 def test_a_head_behind_another_kind_of_target_is_refused() -> None:

@@ -22,7 +22,7 @@ from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.prompts import Message
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.engine.generator import Generator
-from spectune.runtime.engine.make_engine import DecoderMaker, HeldDecoder
+from spectune.runtime.engine.make_engine import EngineMaker, ReusableEngine
 from spectune.runtime.engine.settings import Completion, GenerationOptions, GenerationSettings
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, ForwardInput
@@ -244,15 +244,15 @@ def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(
     generator, _ = captured_generator()
     generator.generate("to be", max_new_tokens=9)
     assert generator._spare is not None
-    former = weakref.ref(generator._spare.decoder)
+    former = weakref.ref(generator._spare.engine)
     gone: list[bool] = []
-    made = DecoderMaker.make
+    made = EngineMaker.make
 
-    def watched(maker: DecoderMaker, slots: int, longest: int, **options: Any) -> HeldDecoder:
+    def watched(maker: EngineMaker, slots: int, longest: int, **options: Any) -> ReusableEngine:
         gone.append(former() is None)
         return made(maker, slots, longest, **options)
 
-    monkeypatch.setattr(DecoderMaker, "make", watched)
+    monkeypatch.setattr(EngineMaker, "make", watched)
     if kind == "batch":
         generator.generate_batch(PROMPTS, max_new_tokens=9)
     else:
@@ -361,14 +361,14 @@ def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_n
             return super().new_cache(slots, capacity)
 
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
-    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._maker.make(3, 40).decoder
+    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._maker.make(3, 40).engine
     assert set(decoder._drafting.drafters) == {"lookup", "first"}
 
 
 def test_caches_have_spare_slots_besides_those_that_run() -> None:
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
-    decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(3, 40, spare_slots=2).decoder
-    assert decoder._cache.slots == 5 and decoder._scheduler._slots == 3
+    decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(3, 40, spare_slots=2).engine
+    assert decoder._cache.slots == 5 and decoder._slots._slots == 3
 
 
 @pytest.mark.parametrize(("spare", "prefix_caching"), [(-1, True), (2, False)])
@@ -381,7 +381,7 @@ def test_spare_slots_that_cannot_be_or_keep_nothing_are_refused(spare: int, pref
 def test_only_drafters_that_so_many_texts_may_meet_are_made(slots: int, made: set[str]) -> None:
     """The others would take memory, and read every prompt for nothing."""
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
-    decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(slots, 40).decoder
+    decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(slots, 40).engine
     assert set(decoder._drafting.drafters) == {"lookup"} | made
 
 

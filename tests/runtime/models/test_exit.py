@@ -19,7 +19,7 @@ from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.drafters.head import ExitDrafter, model_drafter
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.drafter import load_exit, require_drafter_of, role_of
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import DOWN, UP
@@ -140,7 +140,7 @@ def test_every_node_of_every_tree_is_what_the_formula_ranks_so(kind: str, on_dev
 def test_a_proposal_is_a_function_of_the_committed_text_alone() -> None:
     for text, draft, row in decoded("eagle2").drawn[::11]:
         fresh = ExitDrafter(EXIT, slots=1, capacity=CAPACITY)
-        decoder = Decoder(TARGET, {"it": fresh}, always(PLAIN), slots=1, capacity=CAPACITY)
+        decoder = Engine(TARGET, {"it": fresh}, always(PLAIN), slots=1, capacity=CAPACITY)
         again = fresh.draft([decoder.admit(Request(prompt=tuple(text[:-1]), max_new_tokens=9))], POLICIES["eagle2"])
         size = int(draft.sizes[row])
         assert again.tokens[0].tolist() == draft.tokens[row, :size].tolist()
@@ -163,7 +163,7 @@ def test_an_exit_reads_one_token_a_round_whoever_drafted_before() -> None:
 def test_an_exit_holds_no_cache_of_its_own() -> None:
     drafter = ExitDrafter(EXIT, slots=3, capacity=CAPACITY)
     assert drafter._cache.states.numel() == 0
-    decoder = Decoder(TARGET, {"it": drafter}, always(PLAIN), slots=3, capacity=CAPACITY)
+    decoder = Engine(TARGET, {"it": drafter}, always(PLAIN), slots=3, capacity=CAPACITY)
     assert drafter._cache.states.data_ptr() == decoder._cache.states.data_ptr()
     assert drafter._cache.layers == 2 and len(drafter._cache.states) == 2
 

@@ -19,7 +19,7 @@ from spectune.profiler.configuration import read_architecture
 from spectune.profiler.gguf_file import read_gguf
 from spectune.profiler.identity import identify
 from spectune.runtime.engine.stop_tokens import end_tokens, own_ends
-from spectune.runtime.engines.gguf_file import write_gguf
+from spectune.runtime.models.gguf import write_gguf
 from spectune.runtime.models.loading import (
     load_config,
     load_model,

@@ -120,6 +120,8 @@ def test_the_demo_s_drafters_are_computed_as_they_say(source: str) -> None:
         ("quantization_config", {"quant_method": "modelopt", "quant_algo": "FP8"}),
         ("quantization", {"bits": 4, "group_size": 64}),
         ("attnOutputGate", True),
+        ("surprise", 3),
+        ("eagle_flavour", "bitter"),
     ],
 )
 def test_keys_that_change_the_computation_are_refused_by_name_and_value(

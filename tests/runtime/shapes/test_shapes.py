@@ -19,7 +19,7 @@ from spectune.profiler.protocols import ShapeRunner
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.kv_cache import KeyValueCache
@@ -91,7 +91,7 @@ def decoded_steps(policy: Eagle2Policy, batch: int, prompt: int) -> tuple[list[F
     target, drafter = (Witness(tiny_lean(layers=1, seed=seed, vocabulary=64)) for seed in (0, 1))
     drafters = {"small": ModelDrafter(drafter, slots=batch, capacity=200)}
     setup = always(StepConfig(policy=policy, drafter="small"))
-    decoder = Decoder(target, drafters, setup, slots=batch, capacity=200)
+    decoder = Engine(target, drafters, setup, slots=batch, capacity=200)
     for _ in range(batch):
         decoder.admit(Request(prompt=tuple(range(prompt)), max_new_tokens=50))
     target.steps.clear()
@@ -265,7 +265,7 @@ def test_a_prompt_is_read_in_pieces_that_join() -> None:
 
 def test_a_prefill_has_the_shapes_of_a_decoders() -> None:
     target = Witness(tiny_lean(layers=1, seed=0))
-    decoder = Decoder(target, {}, always(StepConfig(policy=Eagle2Policy())), slots=1, capacity=100)
+    decoder = Engine(target, {}, always(StepConfig(policy=Eagle2Policy())), slots=1, capacity=100)
     decoder.admit(Request(prompt=tuple(range(20)), max_new_tokens=2))
     (measured,) = steps_of("prefill", batch=1, context=0, tokens=20)
     assert same_shapes(measured, target.steps[0])

@@ -24,7 +24,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
 from spectune.runtime.engine.generator import Generator
-from spectune.runtime.engine.session import Session
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.engine.settings import GenerationSettings
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.plan_choice import Choice
@@ -389,7 +389,7 @@ class Failing(Generator):
     failures = 1
     sessions = 99
 
-    def session(self, **options: Any) -> Session:
+    def session(self, **options: Any) -> Scheduler:
         if not self.sessions:
             raise MemoryError("none left")
         self.sessions -= 1

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.engines.export import Exported
 from spectune.errors import NoPlanError, RequestError
 from spectune.planner.engines.choice import Offer
 from spectune.planner.engines.costs import RoundCost
@@ -21,7 +22,6 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
-from spectune.runtime.engines.exported import Exported
 from spectune.tuning.engines import export
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.export import ExportRequest, export_from_store, newest_plan_for, notes_on

@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
-from spectune.engines.load import SamplingParams
-from spectune.engines.table import ENGINES
+from spectune.engines.load import SamplingParams, closed_loop
+from spectune.engines.server import ServerTimeouts, started
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.errors import RequestError
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompt import Prompt
-from spectune.tuning.engines.honest import named, unsure, warnings_before, warnings_behind
+from spectune.tuning.engines.honest import MANY, named, shorter_than_traffic, unsure, warnings_before, warnings_behind
+from spectune.tuning.engines.look import look
 from spectune.tuning.engines.tuned_server import ServerJob
 
-from ...support.openai_program import texts
+from ...support.openai_program import VLLM, texts
 
 GREEDY = SamplingParams(max_tokens=32)
 JOB = ServerJob(
-    engine=ENGINES["llama.cpp"],
+    engine=SERVERS["llama.cpp"],
     command=("llama-server", "-np", "4"),
     prompts=texts(32),
     sampling=GREEDY,
@@ -32,6 +35,12 @@ JOB = ServerJob(
     requests=16,
     longest=8,
 )
+
+
+def drawn(seed: int) -> Prompt:
+    """Return words of random letters, as random tokens read."""
+    letters = np.random.default_rng(seed).integers(ord("a"), ord("z"), size=(20, 8), endpoint=True)
+    return Prompt(text=" ".join("".join(map(chr, row)) for row in letters))
 
 
 def said(**changed: Any) -> str:
@@ -50,6 +59,8 @@ def test_a_good_load_is_not_warned_of() -> None:
         ({"requests": 8}, "8 requests a load are few"),
         ({"prompts": [Prompt(text=f"say {number}") for number in range(32)]}, "the prompts are short"),
         ({"prompts": [Prompt(text=f"{number:03d}" + "#7%!" * 40) for number in range(32)]}, "is no words"),
+        ({"prompts": [drawn(number) for number in range(32)]}, "is no words"),
+        ({"prompts": [replace(one, later=("and now?",)) for one in texts(32)]}, "32 later turns"),
         ({"sampling": replace(GREEDY, ignore_eos=True)}, "answers go on behind their ends"),
         ({"concurrencies": (4, 8), "requests": 16}, "decodes 4 at once, and 8 are sent"),
         ({"command": ("llama-server", "--temp", "0.7")}, "sets the temperature 0.7, and requests ask for 0"),
@@ -102,6 +113,38 @@ def test_what_misleads_is_said_behind() -> None:
     assert behind(trial("small", "xyzdefghij"), plain, sampling=replace(GREEDY, temperature=0.8)) == ""
     assert "somebody else uses it" in behind(trial(PLAIN, "abcdefghij", counted=400.0))
     assert "the client used 70% of a core" in behind(trial(PLAIN, "abcdefghij", share=0.7))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "快速的棕色狐狸跳过懒狗,然后继续在森林里寻找食物和水。",  # Chinese has no blanks
+        "def add(first, second):\n    # return the sum of both\n    return first + second\n\n",
+    ],
+)
+def test_prompts_of_other_writings_and_of_code_are_words(text: str) -> None:
+    assert said(prompts=[Prompt(text=text * 4 + str(number)) for number in range(32)]) == ""
+
+
+def test_prompts_shorter_than_traffic_are_said() -> None:
+    traffic = Counts(prompted=120_000.0, answers=200.0)
+    own = trial(PLAIN, "abcdefghij", cached=0.0)  # 1000 tokens of 10 prompts
+    (line,) = shorter_than_traffic(traffic, named([own]))
+    assert "the prompts have 100 tokens, and those that the server answered before 600" in line
+    for other in (Counts(), Counts(prompted=30_000.0, answers=200.0), replace(traffic, answers=99.0)):
+        assert list(shorter_than_traffic(other, named([own]))) == []
+    assert list(shorter_than_traffic(traffic, named([trial(PLAIN, "abc")]))) == []  # the load's are not known
+
+
+def test_a_server_that_runs_is_compared_with_the_traffic_that_it_had() -> None:
+    long = [Prompt(text=f"{number} " + "a long prompt of many words " * 20) for number in range(MANY)]
+    job = replace(JOB, engine=SERVERS["vllm"], concurrencies=(4,), requests=8, sampling=replace(GREEDY, max_tokens=8))
+    with started(job.engine, VLLM, ServerTimeouts(start_s=30.0)) as server:
+        fresh = look(job, server, lambda what, share: None)
+        closed_loop(server.address, long, 20, SamplingParams(max_tokens=2))
+        busy = look(job, server, lambda what, share: None)
+    told = [any("answered before" in note for note in one.notes) for one in (fresh, busy)]
+    assert told == [False, True]
 
 
 def test_a_prefix_cache_that_is_warm_on_one_side_is_said() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.engines.measured import EngineLoad, Sample
+from spectune.engines.setting import Setting
 from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreError
 from spectune.planner.engines.choice import Way
 from spectune.planner.plans.plan import Plan
@@ -23,8 +25,6 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import require_regime
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.engines.measured import EngineLoad, Sample
-from spectune.runtime.engines.setting import Setting
 from spectune.runtime.plan_choice import choose_plan
 from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from spectune.engines.measured import EngineLoad
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, shape_of, walks_of
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.runtime.engines.measured import EngineLoad
 from spectune.tuning.engines.inputs import way_of
 from spectune.tuning.engines.mix import heavier_than_recorded
 from spectune.tuning.engines.turns import Key, by_key, stable

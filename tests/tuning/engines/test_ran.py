@@ -9,26 +9,16 @@ from dataclasses import replace
 import pytest
 
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Start
-from spectune.engines.bundle import Bundle, Setup, Trial
+from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
 from spectune.engines.sentinel import Reading
+from spectune.engines.server_engine import Start
 from spectune.errors import MeasurementError
 from spectune.planner.engines.served import PLAIN
 from spectune.tuning.engines.pace import Paces, Reader, paces_by
 from spectune.tuning.engines.ran import paces_of, paired_gain, ran_of
 
 DRAFTED = Counts(drafts=4.0, drafted=12.0, accepted=8.0)
-SETUP = Setup(
-    engine="llama.cpp",
-    command=(),
-    drafters=(),
-    prompts=(2, ""),
-    sampling="",
-    concurrencies=(1, 4),
-    requests=2,
-    longest=8,
-)
 
 
 def answers(ttft_ms: Sequence[float], token_ms: float = 10.0) -> tuple[RequestResult, ...]:
@@ -45,10 +35,6 @@ def trial(source: str, ttft_ms: Sequence[float], *, concurrency: int = 1, length
         load=LoadResult(concurrency=concurrency, answers=answers(ttft_ms), wall_s=1.0, client_share=0.1),
         counts=replace(Counts() if source == PLAIN else DRAFTED, generated=10.0 * len(ttft_ms)),
     )
-
-
-def bundle(*trials: Trial) -> Bundle:
-    return Bundle(spectune="", setup=SETUP, trials=trials)
 
 
 def read(own: Trial, *around_ms: float) -> Trial:
@@ -92,14 +78,14 @@ def test_who_drafts_always_may_read_prompts_and_who_drafts_seldom_does_not() -> 
     always = replace(always, counts=replace(always.counts, drafts=10.0))  # of 10 rounds, where n-grams draft in 4
     readings = {PLAIN: 200.0, "n-grams": 200.0, "small": 260.0}
     loads = [read(one, readings[one.start.source], readings[one.start.source]) for one in (plain, seldom, always)]
-    paces = paces_of(bundle(*loads))
+    paces = paces_of(loads)
     assert paces.error([loads[2]], [loads[0]]) > 3.0 * paces.error([loads[1]], [loads[0]])
 
 
 @pytest.mark.parametrize("spoilt", [(), (200.0,)])
 def test_loads_without_readings_are_as_they_are(spoilt: Sequence[float]) -> None:
     loads = [read(trial(PLAIN, [100.0]), *spoilt), read(trial("n-grams", [100.0]), *spoilt)]
-    paces = paces_of(bundle(*loads))
+    paces = paces_of(loads)
     assert paces == Paces() and paces.spread == (1.0, 1.0)
     assert paces.steadied(loads[:1]) == list(loads[0].load.ended)
     assert ran_of(loads[0], paces=paces) == ran_of(loads[0])
@@ -108,7 +94,7 @@ def test_loads_without_readings_are_as_they_are(spoilt: Sequence[float]) -> None
 def test_the_error_of_a_pace_is_part_of_a_load_s() -> None:
     one = read(trial(PLAIN, [100.0, 100.0]), 200.0, 200.0)
     others = [read(trial("n-grams", [100.0, 100.0], length=length), 240.0, 200.0) for length in (1, 2)]
-    paces = paces_of(bundle(one, *others))
+    paces = paces_of([one, *others])
     assert ran_of(one).error == pytest.approx(0.0)
     assert ran_of(one, paces=paces).error == pytest.approx(paces.error([one])) != 0.0
     assert ran_of(one, paces=paces, basis=[one]).error == pytest.approx(0.0)

@@ -11,11 +11,11 @@ import pytest
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.engines.answers import LoadResult, RequestResult
-from spectune.engines.base import Start
 from spectune.engines.bundle import Failure, Trial
 from spectune.engines.counters import Counts
 from spectune.engines.load import SamplingParams
-from spectune.engines.table import ENGINES
+from spectune.engines.server_engine import Start
+from spectune.engines.table import SERVERS
 from spectune.errors import MeasurementError
 from spectune.planner.engines.served import PLAIN
 from spectune.tuning.engines.server_profile import ServerProfile, newest_bundle
@@ -23,7 +23,7 @@ from spectune.tuning.engines.tuned_server import ServerJob
 
 COMMAND = ("llama-server", "-m", "model.gguf")
 JOB = ServerJob(
-    engine=ENGINES["llama.cpp"],
+    engine=SERVERS["llama.cpp"],
     command=COMMAND,
     prompts=(),
     sampling=SamplingParams(),

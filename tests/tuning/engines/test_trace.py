@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spectune.engines.measured import EngineLoad, EngineText
 from spectune.errors import MeasurementError
 from spectune.planner.engines.walk import walk
 from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
-from spectune.runtime.engines.measured import EngineLoad, EngineText
 from spectune.tuning.engines.trace import prompt_trace
 
 from ...support.engine_traces import followed

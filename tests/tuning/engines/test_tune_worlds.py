@@ -14,7 +14,8 @@ from spectune.engines.bundle import Bundle, Setup, read_bundle
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.served import PLAIN, Z
 from spectune.profiler.records.wire import to_json
-from spectune.tuning.engines.tune import Tuned, TuneRequest, plan, tune
+from spectune.tuning.engines.serving import TuneRequest
+from spectune.tuning.engines.tune import Tuned, plan, tune
 
 from ...support.scripted_serving import DIALECTS, Scripted
 from ...support.served_worlds import World, world_of
@@ -233,5 +234,5 @@ def test_gains_on_a_machine_whose_pace_moves_are_nearer_to_the_truth_by_its_sent
 def test_a_pace_that_moves_is_told() -> None:
     scripted = serving(0, takes_table=False)
     scripted.moves = 0.25
-    assert any("the machine's pace moved between starts" in note for note in tuned(scripted, most_starts=4).notes)
+    assert any("the machine's pace moved between loads" in note for note in tuned(scripted, most_starts=4).notes)
     assert not any("pace" in note for note in tuned(serving(0, takes_table=False), most_starts=4).notes)

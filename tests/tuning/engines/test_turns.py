@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from spectune.runtime.engines.measured import EngineCounters
+from spectune.engines.measured import EngineCounters
 from spectune.tuning.engines.turns import Key, by_key, stable
 
 from ...support.simulated_engine import SimulatedEngine

@@ -212,7 +212,8 @@ def test_a_prometheus_server_is_a_page_of_all_that_it_scrapes() -> None:
         watch.look()
         seen = watch.seen()
     assert (seen.generated, seen.batch) == (one.tokens + two.tokens, 3.5)
-    assert asked[0].startswith("GET /api/v1/query?query=%7B__name__%3D~%22vllm%3A") and "job%3D%22vllm%22" in asked[0]
+    assert asked[0].startswith("GET /api/v1/query?query=%7B__name__%3D~%22") and "job%3D%22vllm%22" in asked[0]
+    assert all(f"{prefix}%3A" in asked[0] for prefix in ("vllm", "sglang", "llamacpp"))
     with shown(lambda: "<html>") as (url, _), pytest.raises(MeasurementError, match="not as Prometheus does: '<html>'"):
         queried(Address(url=url))
 

@@ -24,7 +24,7 @@ from spectune.tuning.foreign.told import Given
 from ...support.synthetic import DEVICE, Language, SkilledDrafter, every_node, model, record, surface, texts
 from ...support.tiny_family import save_model
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "import-files.md").read_text()
 NOTHING = Given()
 PLAIN = Given(device=DEVICE, model=model("large"), regime_name="bench")
 HEADER = "role,dtype,batch,context_tokens,tokens,ms,failure"

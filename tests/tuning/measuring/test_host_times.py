@@ -12,7 +12,7 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import REGISTRY
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.overhead import OverheadSample
-from spectune.runtime.ahead.captured import CapturedRounds
+from spectune.runtime.backends.captured_rounds import CapturedRounds
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig
 from spectune.runtime.drafters.hybrid import HybridDrafter

@@ -24,7 +24,7 @@ from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.batch import stopwatch
 from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import PLAIN, StepConfig, always
-from spectune.runtime.engine.engine import Decoder
+from spectune.runtime.engine.engine import Engine
 from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
@@ -192,9 +192,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
     clock = SlowModel.clock = Clock()
     for module in (overhead, in_rounds, profiler_clock, stopwatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
-    step = Decoder.step
+    step = Engine.step
 
-    def slow_step(decoder: Decoder, setup: StepConfig) -> StepOutput:
+    def slow_step(decoder: Engine, setup: StepConfig) -> StepOutput:
         clock.now_ns += 7_000_000
         clock.rounds += 1
         clock.is_plain = isinstance(setup.policy, PlainPolicy)
@@ -202,7 +202,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
         clock.rounds -= 1
         return done
 
-    monkeypatch.setattr(Decoder, "step", slow_step)
+    monkeypatch.setattr(Engine, "step", slow_step)
     target, drafter = SlowModel(tiny_llama(layers=1, seed=1)), SlowModel(tiny_llama(layers=1, seed=2))
     return Family(target=target, drafters={"small": drafter})
 
@@ -401,7 +401,7 @@ def test_a_family_whose_rounds_run_ahead_of_the_host_is_sampled_like_any_other()
 def test_a_round_that_captured_something_new_is_no_measure_of_others_where_others_come(
     captures: list[int], taken: list[int]
 ) -> None:
-    running = object.__new__(overhead._RunningDecoder)
+    running = object.__new__(overhead._RunningEngine)
     done = round_of(PLAIN, nodes=1, widths=())
     settling = [overhead._Step(done=done, ms=1e6, draft_ms=0.0, captured=0)]
     timed = [overhead._Step(done=done, ms=float(place), draft_ms=0.0, captured=n) for place, n in enumerate(captures)]

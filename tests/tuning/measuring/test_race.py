@@ -15,7 +15,7 @@ from spectune.runtime.engine.step_output import StepOutput
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.measuring import race as race_module
 from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
-from spectune.tuning.measuring.race import DecoderEntrant, race, undisturbed_ms
+from spectune.tuning.measuring.race import EngineEntrant, race, undisturbed_ms
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.validate import entrant
 
@@ -45,11 +45,11 @@ def diary(*, turns: int, seed: int) -> list[tuple[str, float]]:
     return pages
 
 
-def entered(setup: StepConfig, requests: list[Request], batch: int) -> DecoderEntrant:
+def entered(setup: StepConfig, requests: list[Request], batch: int) -> EngineEntrant:
     return entrant("it", setup, FAMILY, requests, batch)
 
 
-def emitted(one: DecoderEntrant) -> int:
+def emitted(one: EngineEntrant) -> int:
     return sum(len(text) for text in one.run.texts)
 
 
@@ -180,7 +180,7 @@ def test_a_round_of_another_shape_is_no_stall(other: list[TimedRound]) -> None:
 def test_a_turn_begins_when_the_device_has_done_what_others_left_it_with(monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
 
-    class Told(DecoderEntrant):
+    class Told(EngineEntrant):
         def _step(self) -> bool:
             said.append("round")
             return super()._step()

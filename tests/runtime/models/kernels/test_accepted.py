@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime.ahead.acceptance import accepted_nodes, ancestors_of, path_of
-from spectune.runtime.ahead.state import BatchState
+from spectune.runtime.backends.device_acceptance import accepted_nodes, ancestors_of, path_of
+from spectune.runtime.backends.device_state import BatchState
 from spectune.runtime.models.kernels.accepted import follow
 from spectune.runtime.models.kernels.jitted import has_triton
 
 from ....support.interpreted import launch
-from ...ahead.test_acceptance import BATCH, CPU, NODES, drawn_trees
+from ...backends.test_acceptance import BATCH, CPU, NODES, drawn_trees
 
 pytestmark = pytest.mark.skipif(not has_triton(), reason="needs triton")
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from spectune.runtime.backends import cpu as cpu_backend
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.engine import step as step_module
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.forward import Draws
 from spectune.runtime.models.kernels.host_draws import drawn_from
@@ -110,7 +110,7 @@ def test_texts_are_those_that_torch_draws(
         replace(one, seed=place, **WAYS[place % len(WAYS)]) for place, one in enumerate(random_requests(7, tokens=20))
     ]
     by_kernels = decoded(kind, asked, slots, dtype)
-    monkeypatch.setattr(step_module, "bits_for_kernels", lambda logits: None)
+    monkeypatch.setattr(cpu_backend, "bits_for_kernels", lambda logits: None)
     by_torch = decoded(kind, asked, slots, dtype)
     assert by_kernels.outputs == by_torch.outputs
     assert [one.kept for one in by_kernels.rounds] == [one.kept for one in by_torch.rounds]
@@ -143,5 +143,5 @@ def test_a_wrong_place_of_the_noise_is_found_out(monkeypatch: pytest.MonkeyPatch
         places, settings = draws_of(batch)
         return Draws(places + np.array([0, 1, 0]), settings)
 
-    monkeypatch.setattr(step_module, "draws_of", one_further)
+    monkeypatch.setattr(cpu_backend, "draws_of", one_further)
     assert decoded("chain", asked, 1, torch.float32).outputs != right

@@ -14,15 +14,15 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from spectune.planner.records.draft import DraftBatch
+from spectune.runtime.backends import cpu as cpu_backend
 from spectune.runtime.batch.sequence import Request, Sequence
 from spectune.runtime.drafters import host_pass
-from spectune.runtime.engine import step as step_module
-from spectune.runtime.engine.acceptance import accepted, accepted_by
 from spectune.runtime.growth import draft as growth_draft
 from spectune.runtime.growth.draft import children_here, children_of, drawn_children_here
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.kernels.host_scores import BLOCK, FEW, best_of
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.sampling.acceptance import accepted, accepted_by
 from spectune.runtime.sampling.filters import draft_scores
 from spectune.runtime.sampling.sampler import best_tokens, draws_of, greedy_draws
 
@@ -114,7 +114,7 @@ def test_rounds_are_those_of_torchs_own_calls(kind: str, temperature: float, mon
     requests = random_requests(7, tokens=20, temperature=temperature)
     plain = run(target, requests)
     found = run(target, requests, *drafting(kind, drafter_for(kind, drafter, 3)))
-    for module in (step_module, host_pass, growth_draft):
+    for module in (cpu_backend, host_pass, growth_draft):
         monkeypatch.setattr(module, "bits_for_kernels", lambda scores: None)
     expected = run(target, requests, *drafting(kind, drafter_for(kind, drafter, 3)))
     assert found.outputs == expected.outputs == plain.outputs

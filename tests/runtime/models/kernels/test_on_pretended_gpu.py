@@ -23,8 +23,9 @@ from spectune.runtime.batch.sequence import Request
 from spectune.runtime.batch.step_config import StepConfig, always
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.engine.engine import Decoder
-from spectune.runtime.engine.feed import Feed
+from spectune.runtime.engine.engine import Engine
+from spectune.runtime.engine.request_state import sequences_of
+from spectune.runtime.engine.scheduler import Scheduler
 from spectune.runtime.models import choices
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
@@ -77,18 +78,19 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
     assert regime == "eager" or target.attention == drafter.attention == TREE_ATTENTION
     setup = StepConfig(policy=WAYS[way], drafter=None if way == "plain" else "it")
     drafters = {"it": HybridDrafter(model_drafter(drafter, slots=2, capacity=32))}
-    decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
+    decoder = Engine(target, drafters, always(setup), slots=2, capacity=32)
     prompts = LOOPING if way == "trees of the text" else [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]
-    feed = Feed(
-        decoder,
-        [Request(prompt=prompt, max_new_tokens=TOKENS, temperature=temperature, seed=7) for prompt in prompts],
-    )
+    scheduler = Scheduler(decoder)
+    states = [
+        scheduler.add(Request(prompt=prompt, max_new_tokens=TOKENS, temperature=temperature, seed=7))
+        for prompt in prompts
+    ]
     rounds = 0
-    while feed.refill():
+    while scheduler.schedule():
         done = decoder.step()
         rounds += 1
         assert not done.faults, done.faults
-    return torch.tensor([[*sequence.emitted, rounds] for sequence in feed.sequences])
+    return torch.tensor([[*sequence.emitted, rounds] for sequence in sequences_of(states)])
 
 
 def head_on(device: torch.device) -> CausalModel:

@@ -1,0 +1,1 @@
+"""llama.cpp: exports, its server, and runs on this CPU."""

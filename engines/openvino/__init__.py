@@ -1,0 +1,1 @@
+"""OpenVINO GenAI: exports, and runs on this CPU."""

@@ -1,0 +1,1 @@
+"""SGLang: exports, and its server."""

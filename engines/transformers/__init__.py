@@ -1,0 +1,1 @@
+"""transformers' `generate`: exports, and runs on this CPU."""

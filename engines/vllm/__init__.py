@@ -1,0 +1,1 @@
+"""vLLM: exports, its server, and runs on this CPU."""

@@ -1,1 +1,0 @@
-"""Rounds as captured work, launched one ahead of the host."""

@@ -1,0 +1,1 @@
+"""Backends: how a target's rounds run on its device, chosen once."""
