@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spectune.engines.running import RUNNING
+from spectune.engines.table import RUNNING
 from spectune.planner.plans.document import RARE
 from spectune.profiler.records.role import DRAFT_ROLES, READ, RESUME, ROLE
 from spectune.service.text.asked import AskedChat, AskedCompletion
