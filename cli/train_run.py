@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..training.cards import Card
     from ..training.run import LearningRequest
 
-BASIC = "target data output steps hours batch texts new-tokens cache device dtype fresh"
+BASIC = "target data output hours steps texts new-tokens cache device dtype"
 STRAY = "name the model with --target MODEL"
 
 data = path_option(
