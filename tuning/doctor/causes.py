@@ -23,14 +23,14 @@ def likely_cause(
 ) -> Repair | None:
     """Return the other reading that agrees most, None where none agrees more beyond chance, or none is known.
 
-    `own` (positions,) are the hits of the drafter as its files say. Costly readings follow where no other repairs it
-    and its share is below `high`.
+    `own` (positions,) are the hits of the drafter as its files say. Of a language model, and costly ones of a head, are
+    tried only where its share is below `high`.
     """
     rounds: tuple[Round, ...] = ()
     if pair.role == "head":
         readings = HeadReadings(pair, require_lean(target), texts)
         rounds = (readings.likely, readings.searched) if own.mean() < high else (readings.likely,)
-    elif pair.role == "draft":
+    elif pair.role == "draft" and own.mean() < high:
         rounds = (lambda: model_alternatives(pair, drafter, texts),)
     until = time.monotonic() + TRIES_S
     for each in rounds:
