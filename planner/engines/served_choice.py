@@ -1,8 +1,9 @@
 """Which way of drafting to serve, and which one to measure next.
 
-A way that ran is chosen by its measurement. Another is chosen only where it wins in its worst case, so that no step of
-the cost lies between measurement and choice. The next to measure is the way that promises most over the best that ran:
-by the guess first, then halfway to its best case.
+A way that ran is chosen by its measurement, and over plain decoding only where it gains more than its standard error.
+Another is chosen only where it wins in its worst case, so that no step of the cost lies between measurement and choice.
+The next to measure is the way that promises most over the best that ran: by the guess first, then halfway to its best
+case.
 """
 
 from __future__ import annotations
@@ -56,8 +57,13 @@ def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
     winners = [way for way in ways if bounds.holds(way) and way.least_tokens_per_s > best.tokens_per_s]
     best = max([best, *winners], key=lambda way: way.least_tokens_per_s)
     plain = ways[0]
-    is_worth = best.tokens_per_s > (1.0 + WORTH) * plain.tokens_per_s
+    is_worth = best.tokens_per_s > (1.0 + max(WORTH, _doubt(best, plain))) * plain.tokens_per_s
     return best if is_worth or not bounds.holds(plain) else plain
+
+
+def _doubt(way: Served, plain: Served) -> float:
+    """Return the relative standard error of a way over plain decoding; a worst case has that of plain alone."""
+    return math.hypot(way.error if way.is_measured else 0.0, plain.error)
 
 
 def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:
@@ -73,7 +79,9 @@ def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:
         plain = [found[0].tokens_per_s for found in ways.values()]
         gains = [math.log(way.least_tokens_per_s / one) for way, one in zip(known, plain, strict=True)]
         gain = sum(gains) / len(gains)
-        return (float(fitting), 0.0 if single[0] == PLAIN else gain - WORTH, single[0] == PLAIN)
+        doubts = (_doubt(way, found[0]) for way, found in zip(known, ways.values(), strict=True))
+        doubt = math.hypot(*doubts) / len(gains)
+        return (float(fitting), 0.0 if single[0] == PLAIN else gain - max(WORTH, doubt), single[0] == PLAIN)
 
     return max(sorted(singles), key=score)
 

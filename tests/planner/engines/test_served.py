@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.engines.served import PLAIN, Ran, Served, served
+from spectune.planner.engines.served import FIRST, PLAIN, Ran, Served, served
 from spectune.planner.engines.served_choice import (
     LatencyBounds,
     best_for_all,
@@ -45,11 +45,12 @@ def by_length(ways: tuple[Served, ...]) -> dict[int, Served]:
     return {way.length: way for way in ways}
 
 
-def test_lengths_between_are_exact_where_a_token_costs_as_much_as_the_next() -> None:
+def test_lengths_between_are_exact_where_a_token_costs_as_much_as_the_next_and_drafting_at_all_a_little() -> None:
     found = by_length(served(4, [ran(0, 10.0), ran(8, 18.0)]))
     assert sorted(found) == list(range(9))
     for length, way in found.items():
-        assert way.tokens_per_s == pytest.approx(speed(4, length, 10.0 + length))
+        share = FIRST + (1.0 - FIRST) * length / 8 if length else 0.0
+        assert way.tokens_per_s == pytest.approx(speed(4, length, 10.0 + 8.0 * share))
         assert way.is_measured == (length in (0, 8))
         assert way.least_tokens_per_s <= way.tokens_per_s <= way.most_tokens_per_s
 
@@ -66,7 +67,39 @@ def test_rounds_that_begin_elsewhere_are_corrected_by_a_length_that_ran() -> Non
     found = by_length(served(1, [ran(0, 10.0), more, ran(8, 18.0)]))
     tokens = found[2].tpot_ms ** -1 * 12.0
     assert tokens == pytest.approx(more.tokens_per_round)
-    assert found[1].tpot_ms == pytest.approx(11.0 / (1.0 + 1.1 * RIGHT))
+    assert found[1].tpot_ms == pytest.approx((11.0 + FIRST) / (1.0 + 1.1 * RIGHT))
+
+
+def test_a_guess_is_less_sure_the_further_apart_the_lengths_around_it_cost() -> None:
+    near, far = by_length(served(1, [ran(0, 10.0), ran(8, 12.0)])), by_length(served(1, [ran(0, 10.0), ran(8, 90.0)]))
+    assert far[3].error > 2.0 * near[3].error > 2.0 * near[8].error
+
+
+REAL_ROUNDS_MS = {  # by concurrency and length; benchmarks/servers.py: llama.cpp b11434, Qwen2.5-Coder 1.5B with its
+    1: {0: 34.5, 1: 117.0, 2: 179.9, 3: 206.6, 5: 313.4, 8: 476.6},  # 0.5B in 4 bits on 2 cores, HumanEval
+    4: {0: 148.1, 1: 458.6, 2: 646.2, 3: 900.7, 5: 1192.7, 8: 1618.7},
+    8: {0: 239.4, 1: 491.6, 2: 717.9, 3: 989.5, 5: 1475.5, 8: 2338.9},
+}
+
+
+def test_nine_of_ten_intervals_cover_the_rounds_of_a_real_server_of_which_two_lengths_ran() -> None:
+    covered = []
+    for concurrency, rounds_ms in REAL_ROUNDS_MS.items():
+        found = by_length(served(concurrency, [ran(0, rounds_ms[0]), ran(8, rounds_ms[8])]))
+        for length in (1, 2, 3, 5):
+            low, high = found[length].interval
+            covered.append(low < speed(concurrency, length, rounds_ms[length]) < high)
+            assert found[length].error < 0.3
+    assert sum(covered) >= 0.9 * len(covered)
+
+
+def test_drafts_are_served_only_where_they_gain_more_than_their_standard_error() -> None:
+    sure = {1: served(1, [ran(0, 10.0), ran(1, 16.6)])}  # 2.4 % faster a token, each load is known to 1 %
+    assert best_of(sure[1], LatencyBounds()).source == "small"
+    assert best_for_all(sure, LatencyBounds()) == ("small", 1)
+    doubtful = {1: served(1, [replace(one, error=0.03) for one in (ran(0, 10.0), ran(1, 16.6))])}
+    assert best_of(doubtful[1], LatencyBounds()).source == PLAIN
+    assert best_for_all(doubtful, LatencyBounds()) == (PLAIN, 0)
 
 
 def test_plain_decoding_must_have_run_and_nothing_twice() -> None:
