@@ -272,7 +272,7 @@ SECTIONS = (
         about=(
             "costs of other models with the acceptance of Qwen2.5 1.5B and 0.5B on 16 texts of HumanEval, so what a "
             "planner would choose for such a pair; nothing ran on a GPU. Rules whose trees the profile did not record "
-            "(CAST, TALON, OPT-Tree, EAGLE) have no price and may be faster than the plan."
+            "(CAST, TALON, OPT-Tree, EAGLE) have no price and may be faster than the plan, whose optimism is taken off."
         ),
         kind="seeds",
         columns=(
