@@ -214,8 +214,8 @@ class Kept:
         partial_file.replace(place)
 
 
-def measure(cell: Measured, kept: Kept, options: Options, *, again: bool) -> bool:
-    """Measure a cell unless it is there; return whether it is there then."""
+def measure(cell: Measured, kept: Kept, options: Options, *, again: bool, script: str = "real") -> bool:
+    """Measure a cell of a script unless it is there; return whether it is there then."""
     if kept.read(cell.name) is not None and not again:
         return True
     if absent := [name for name in cell.needs if kept.read(name) is None]:
@@ -236,7 +236,7 @@ def measure(cell: Measured, kept: Kept, options: Options, *, again: bool) -> boo
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "device": detect("cpu").label,
-        "command": f"python benchmarks/real.py --models FOLDER --only {cell.name}{flags}",
+        "command": f"python benchmarks/{script}.py --models FOLDER --only {cell.name}{flags}",
         "pair": list(options.pair),
         "options": {name: value for name, value in asdict(options).items() if name in FULL},
         "minutes": (time.monotonic() - started) / 60.0,

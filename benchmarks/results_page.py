@@ -47,7 +47,7 @@ class Record:
     @property
     def kind(self) -> str:
         """Which script measured it."""
-        return "real" if "cell" in self.content else str(self.content.get("bench", ""))
+        return str(self.content.get("bench") or ("real" if "cell" in self.content else ""))
 
     @property
     def run(self) -> tuple[str, str]:

@@ -208,6 +208,28 @@ def _paths(one: Json) -> Iterator[tuple[object, ...]]:
             yield path, models, decoded, *(own.get(batch) for batch in (1, 4, 8))
 
 
+def _curves(one: Json) -> Iterator[tuple[object, ...]]:
+    if one["cell"] != "gpu-curves":
+        return
+    for row in one["rows"]:
+        rule = row["best_priced_rule"]
+        every = len(row["rules"]) + len(row["not_priced"])
+        yield (
+            *(row["curve"], row["batch"], row["plan"], row["plan_over_plain"]),
+            *(row["drafter_alone"], row["drafter_alone_over_plain"]),
+            *(f"{row['rules'][rule]['over_plain']:.2f} by {rule}", f"{len(row['rules'])} of {every}"),
+        )
+
+
+def _stacks(one: Json) -> Iterator[tuple[object, ...]]:
+    if one["cell"] == "stacks-pair":
+        median, worst = (f"{one[f'formula_error_{which}']:.1%}".replace("%", " %") for which in ("median", "worst"))
+        yield (
+            *(one["stacks"], name_of(one["best"]), one["best_tokens_per_s"], one["best_over_single"]),
+            *(name_of(one["chosen"]), one["chosen_over_best"], median, worst),
+        )
+
+
 FORMATS = ("float32 by the library", "float32", "bfloat16 by the library", "bfloat16")
 HOW, OFF = "how to decode", "measured against predicted"
 SECTIONS = (
@@ -243,6 +265,35 @@ SECTIONS = (
             "of the sweep's",
         ),
         rows=_real_sweep,
+    ),
+    Section(
+        title="PREDICTION: plans on the cost curves of GPUs",
+        command="python benchmarks/seeds.py --models FOLDER --only gpu-curves",
+        about=(
+            "costs of other models with the acceptance of Qwen2.5 1.5B and 0.5B on 16 texts of HumanEval, so what a "
+            "planner would choose for such a pair; nothing ran on a GPU. Rules whose trees the profile did not record "
+            "(CAST, TALON, OPT-Tree, EAGLE) have no price and may be faster than the plan, whose optimism is taken off."
+        ),
+        kind="seeds",
+        columns=(
+            *("curve", "batch", HOW, "x plain", "best by the drafter", "its x plain"),
+            *("best priced rule, x plain", "rules priced"),
+        ),
+        rows=_curves,
+    ),
+    Section(
+        title="PREDICTION: stacks of drafters",
+        command="python benchmarks/seeds.py --models FOLDER --only stacks-pair",
+        about=(
+            "every stack of the 0.5B over copies from the text, replayed on the pair's recording at batch 1, beside "
+            "HSD's formula, its choice, and the best chain of the 0.5B alone. HSD publishes up to 1.2 x its best draft."
+        ),
+        kind="seeds",
+        columns=(
+            *("stacks", "best by replay", "its tokens/s", "x best chain", "chosen by the formula", "of the best"),
+            *("formula off the replay, median", "worst"),
+        ),
+        rows=_stacks,
     ),
     Section(
         title="Beside transformers and llama.cpp",

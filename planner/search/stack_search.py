@@ -25,7 +25,7 @@ import numpy as np
 
 from ...errors import PlanError
 from ..hierarchy.latency import latencies_ms
-from ..hierarchy.records import SinglePassDrafter
+from ..hierarchy.records import HierarchyInputs, SinglePassDrafter
 from ..hierarchy.tables import Stack, Tables
 from ..inputs import LOOKUP, PlanInputs
 from ..pricing.bounds import ONE, most_tokens_per_round
@@ -222,12 +222,17 @@ def least_forwards(policy: StackPolicy) -> tuple[int, ...]:
 MOST_COPIED = 8  # tokens of a lookup whose acceptance is looked at
 
 
-def expected_rates(policies: Sequence[StackPolicy], rehearsal: Rehearsal, costs: CellCosts) -> Floats:
-    """Return (stacks,): a cell's tokens per second; 0 where a draft is too long. No siblings; all models must run."""
+def stacked_inputs(rehearsal: Rehearsal, costs: CellCosts) -> HierarchyInputs:
+    """Return a cell's models and copies from the text, which models alone verify, as a hierarchy's."""
     models = hierarchy_inputs(rehearsal.inputs, costs, STACK)
     acceptance = {model.name: _copied(rehearsal, model.name) for model in models.models[:-1]}
     block = SinglePassDrafter(name=LOOKUP, draft_ms=(0.0,) * (MOST_COPIED + 1), acceptance=acceptance)
-    tables = Tables(replace(models, blocks=(block,)))
+    return replace(models, blocks=(block,))
+
+
+def expected_rates(policies: Sequence[StackPolicy], rehearsal: Rehearsal, costs: CellCosts) -> Floats:
+    """Return (stacks,): a cell's tokens per second; 0 where a draft is too long. No siblings; all models must run."""
+    tables = Tables(stacked_inputs(rehearsal, costs))
     return 1000.0 * costs.cell.batch / latencies_ms(tables, [_in_numbers(tables, policy) for policy in policies])
 
 
