@@ -8,6 +8,9 @@ from typing import Any
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # whose states an EAGLE-3 head reads, at the top or in eagle_config
 LLAVA = "llava"  # model_type of the kind that sees and is known
+DFLASH = "DFlashDraftModel"  # the architecture of a DFlash drafter, as its authors write it
+DFLASH_KEYS = "dflash_config"  # the dictionary of its own keys
+ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")  # how places are turned
 OWN = "spectune"  # the key under which drafters trained here say more than public ones do
 
 
@@ -35,6 +38,11 @@ def own_kind(folder: Path) -> str | None:
     """Return the kind of our drafters that a folder's config.json names; None where it names none."""
     kind = own_config(folder).get("kind")
     return kind if isinstance(kind, str) else None
+
+
+def is_dflash(written: dict[str, Any]) -> bool:
+    """Return whether a configuration describes a DFlash drafter in its authors' format."""
+    return written.get("architectures") == [DFLASH] and not any(key.startswith("speculators") for key in written)
 
 
 def named_layers(written: dict[str, Any]) -> tuple[Any, bool]:

@@ -93,6 +93,11 @@ OF_FORM: Mapping[str, Allowed] = {
         "use_last_layernorm": (True,),
     },
 }
+OF_DFLASH = _names(
+    "hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim rms_norm_eps vocab_size "
+    "max_position_embeddings rope_theta attention_bias num_hidden_layers num_target_layers block_size mask_token_id "
+    "target_layer_ids input_embedding_scale output_multiplier final_logit_softcapping"
+)  # computed, of a DFlash drafter
 OF_TRAINING = _names("dropout pdrop drop loss train training grad lr init initializer distillation version")
 APART = ("architectures", *ROPES, "sliding_window", "use_sliding_window", "layer_types")  # whose checks are their own
 COUNT = "num_hidden_layers"
@@ -121,6 +126,27 @@ def require_computed(what: str, written: Keys, form: str) -> None:
             raise ModelError(
                 f"{what} says {key}: {_shown(written[key])} in its config.json, where a dictionary belongs"
             )
+    for key in ROPES:
+        _require_rope(what, key, written.get(key))
+    _require_one_rope(what, written)
+
+
+def require_dflash_computed(what: str, written: Keys, nested: Keys, name: str) -> None:
+    """Raise ModelError, with key and value, where a DFlash drafter needs more than is computed.
+
+    `nested` is the dictionary of its own keys, which lies in its config.json under `name`.
+    """
+    allowed = {**ONLY, "is_causal": (False,), "causal": (False,)}
+    top = {key: value for key, value in written.items() if key not in (*APART, name)}
+    for key, value in [*top.items(), *((f"{name}.{inner}", one) for inner, one in nested.items())]:
+        last = key.rpartition(".")[2]
+        is_of_head = last in COMPUTED and value not in (None, 0, [])
+        if last not in OF_DFLASH and (is_of_head or not _is_computed(last, value, allowed)):
+            raise ModelError(
+                f"{what} says {key}: {_shown(value)} in its config.json, which spectune does not compute; give a "
+                f"drafter without it{_hint(last, allowed)}"
+            )
+    _require_window(what, written)
     for key in ROPES:
         _require_rope(what, key, written.get(key))
     _require_one_rope(what, written)

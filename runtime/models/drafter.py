@@ -15,6 +15,8 @@ from .block import BlockHead, MedusaHeads, RoundHead
 from .block import tensor_shapes as medusa_tensors
 from .ctc import CtcHead
 from .ctc import tensor_shapes as ctc_tensors
+from .dflash import DFlash
+from .dflash import tensor_shapes as dflash_tensors
 from .drafter_shapes import TENSORS as MADE_OF
 from .drafter_shapes import (
     BlockShape,
@@ -45,12 +47,13 @@ from .tapped import require_lean
 from .target_sizes import TargetSizes, require_reads, sizes_in
 from .vocabulary import FittedModel, require_one_vocabulary
 
-BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
-BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer}
+BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer] | type[DFlash]
+BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer, "dflash": DFlash}
 BLOCK_TENSORS: dict[Kind, Callable[[TargetSizes, BlockShape], dict[str, Shape]]] = {
     "medusa": medusa_tensors,
     "ctc": ctc_tensors,
     "specformer": specformer_tensors,
+    "dflash": dflash_tensors,
 }
 
 
@@ -113,7 +116,8 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
     what = f"the drafter {folder}"
     if is_block(folder):
         shape = block_shape(folder)
-        require_made_for(shape.target, target, what, shape.kind)
+        if shape.target:  # a public drafter does not say whose it is
+            require_made_for(shape.target, target, what, shape.kind)
     elif is_exit(folder):
         leaves = exit_shape(folder)
         require_made_for(leaves.target, target, what, "exit", "--exit-layer", str(leaves.layers))

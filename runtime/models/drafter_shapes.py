@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ...errors import ModelError
-from .config_file import OWN, own_kind
+from .config_file import OWN, is_dflash, own_kind, written_config
 from .config_keys import require_counts, require_nothing_else
+from .dflash_shape import DFlashShape, dflash_shape
 
 if TYPE_CHECKING:  # who asks what a folder says needs no tensor
     from torch import Tensor
 
     from ...profiler.records.model import ModelIdentity
 
-Kind = Literal["medusa", "ctc", "specformer"]
+Kind = Literal["medusa", "ctc", "specformer", "dflash"]
 Shape = TypeVar("Shape")
-KINDS: tuple[Kind, ...] = ("medusa", "ctc", "specformer")
+KINDS: tuple[Kind, ...] = ("medusa", "ctc", "specformer")  # that `spectune train` makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +29,15 @@ class BlockShape:
     kind: Kind
     depth: int  # tokens it was trained to say
     reads: tuple[int, ...]  # how many of the target's layers each hidden state it reads has passed
-    target: str  # ModelIdentity.weights_hash of its target
+    target: str  # ModelIdentity.weights_hash of its target; "" of kind "dflash", which does not say
     frames: int = 0  # of kind "ctc": places that say a token or nothing
     intermediate: int = 0  # of kinds "ctc" and "specformer": width of the MLP
     width: int = 0  # of kind "specformer": of what stands for a committed token
+    dflash: DFlashShape | None = None  # of kind "dflash": its layers
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.depth < 1 or not self.reads:
+        is_known = self.kind in KINDS or self.dflash is not None
+        if not is_known or self.depth < 1 or not self.reads:
             raise ModelError(f"a block drafter is one of {KINDS} of depth >= 1 that reads the target, got {self}")
         if self.kind == "ctc" and (self.frames < self.depth or self.intermediate < 1):
             raise ModelError(f"a CTC drafter needs frames >= depth and an MLP, got {self}; train it again")
@@ -44,11 +47,15 @@ class BlockShape:
 
 def is_block(folder: Path) -> bool:
     """Return whether a folder holds a block drafter and no language model."""
-    return own_kind(folder) in KINDS
+    return own_kind(folder) in KINDS or is_dflash(written_config(folder))
 
 
 def block_shape(folder: Path) -> BlockShape:
     """Return the shape in a block drafter's folder; ModelError where there is none, or an impossible one."""
+    public = written_config(folder)
+    if is_dflash(public):
+        layers = dflash_shape(f"the drafter {folder}", public)
+        return BlockShape(kind="dflash", depth=layers.block - 1, reads=layers.reads, target="", dflash=layers)
     try:
         written = json.loads((folder / "config.json").read_text())
         said: dict[str, Any] = written[OWN]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import ModelError
 from ...profiler.safetensors_file import read_header
-from .config_file import LAYER_IDS, OWN, named_layers, published_reads, written_config
+from .config_file import LAYER_IDS, OWN, is_dflash, named_layers, published_reads, written_config
 from .config_keys import COUNT, require_computed
 
 if TYPE_CHECKING:  # who asks what a head is needs neither
@@ -57,7 +57,8 @@ class HeadShape(HeadForm):
 
 def is_head(folder: Path) -> bool:
     """Return whether a folder holds a head and no language model; reads names of tensors only."""
-    return folder.is_dir() and any(JOINS in tensors for tensors in _names(folder))
+    holds_join = folder.is_dir() and any(JOINS in tensors for tensors in _names(folder))
+    return holds_join and not is_dflash(written_config(folder))
 
 
 def has_layer_of_head(folder: Path) -> bool:

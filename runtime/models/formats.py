@@ -12,14 +12,15 @@ from ...errors import ModelError
 from ...profiler.gguf_config import EMBEDDING
 from ...profiler.gguf_file import GgufTensor, read_gguf
 from ...profiler.records.architecture import QUANTISED
-from .config_file import OWN, own_kind, written_config, written_in
+from .config_file import OWN, is_dflash, own_kind, written_config, written_in
 from .drafter_shapes import is_block, is_exit, is_recycling
 from .eagle_shape import JOINS, has_layer_of_head, is_head
 from .kernels.packed_dots import EIGHT_BITS, EIGHT_BITS_FINE, FOUR_BITS, Packing, can_pack
 
 SUPPORTED = (
     "supported are language models, heads of the forms EAGLE-1, EAGLE-2 and EAGLE-3 as SafeAILab, SpecForge, AngelSlim "
-    "and ModelOpt write them (fc.weight and one layer named layers.0 or midlayer), and drafters of `spectune train`; "
+    "and ModelOpt write them (fc.weight and one layer named layers.0 or midlayer), DFlash drafters of the architecture "
+    "DFlashDraftModel, and drafters of `spectune train`; "
     "give one of these"
 )
 KEYS: Mapping[str, str] = {
@@ -27,13 +28,13 @@ KEYS: Mapping[str, str] = {
     "speculators_config": "speculators",
     "speculators_version": "speculators",
     "transformer_layer_config": "speculators",
-    "dflash_config": "DFlash",
+    "dflash_config": "DFlash of another architecture",
     "medusa_num_heads": "Medusa with language-model heads of its own",
     "hydra_num_heads": "Hydra",
     "redrafter_predict_n_tokens": "ReDrafter",
 }  # of config.json
 ARCHITECTURES: Mapping[str, str] = {
-    "dflash": "DFlash",
+    "dflash": "DFlash of another architecture",
     "dspark": "DSpark",
     "medusa": "Medusa with language-model heads of its own",
     "hydra": "Hydra",
@@ -49,6 +50,8 @@ def require_known_format(folder: Path) -> None:
     if not folder.is_dir() or own_kind(folder) is not None:
         return
     written = written_config(folder)
+    if is_dflash(written):
+        return
     named = format_of(written)
     if named is not None:
         raise ModelError(f"the drafter {folder} is in the format {named}, which spectune does not read; {SUPPORTED}")
@@ -66,6 +69,8 @@ def require_known_format(folder: Path) -> None:
 
 def drafter_described(written: Mapping[str, Any]) -> str | None:
     """Return what a configuration by itself describes where that drafts beside a target; None of a language model."""
+    if is_dflash(dict(written)):
+        return "a block drafter"
     if (named := format_of(written)) is not None:
         return f"a drafter in the format {named}"
     if OWN in written or written.get("draft_vocab_size") or any("eagle" in n.lower() for n in _architectures(written)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...runtime.models.config_file import LAYER_IDS, OWN
+from ...runtime.models.config_file import DFLASH, LAYER_IDS, OWN
 from ...runtime.models.drafter_shapes import block_shape, is_block
 from .finding import DrafterFinding
 from .pair import Pair
@@ -16,7 +16,9 @@ def check_layers(pair: Pair) -> Iterator[DrafterFinding]:
         reads = pair.head.reads_of(pair.sizes.layers)
         whence = "as its config.json says" if pair.head.reads else f"as published: its config.json has no {LAYER_IDS}"
     elif is_block(pair.drafter):
-        reads, whence = block_shape(pair.drafter).reads, f"as {OWN}.reads says"
+        shape = block_shape(pair.drafter)
+        whence = f"as {DFLASH}'s config.json says" if shape.kind == "dflash" else f"as {OWN}.reads says"
+        reads = shape.reads
     else:
         return
     shown, layers = ", ".join(map(str, reads)), pair.sizes.layers

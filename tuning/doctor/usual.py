@@ -41,6 +41,11 @@ USUAL: Mapping[str, Usual] = {
     "medusa": _of_demo("medusa", 0.364, 0.347, 0.598, 0.681),
     "ctc": _of_demo("ctc", 0.431, 0.303, 0.763, 0.690),
     "specformer": _of_demo("specformer", 0.457, 0.366, 0.700, 0.506),
+    "dflash": Usual(
+        low=(0.0,),  # none published by depth
+        high=(0.85,),  # 6.24 tokens a round by blocks of 16
+        source="arXiv:2610.00321 (Qwen3-8B, T=0)",
+    ),
     "exit": _of_demo("exit", 0.406, 0.348, 0.850, 0.691),
     "recycling": Usual(
         low=(0.0,),  # nothing is known when a text begins

@@ -543,7 +543,7 @@ SPECULATORS: Mapping[str, object] = {
         ({"speculators_config": {"verifier": {}}, "speculators_model_type": "eagle"}, "speculators (eagle)"),
         ({"speculators_version": "0.3.0", "transformer_layer_config": {"num_hidden_layers": 1}}, "speculators"),
         ({"transformer_layer_config": {"hidden_size": 384, "model_type": "llama"}}, "speculators"),
-        ({"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 3}}, "DFlash"),
+        ({"architectures": ["DFlash2DraftModel"]}, "DFlash of another architecture"),
         ({"medusa_num_heads": 5, "medusa_num_layers": 1}, "Medusa with language-model heads of its own"),
         ({"architectures": ["PEagleDraftModel"]}, "P-EAGLE"),
     ],
