@@ -26,7 +26,7 @@ import numpy as np
 from ...errors import PlanError
 
 PLAIN = "plain"  # the source that drafts nothing
-FIRST = 1 / 12  # and its error; llama.cpp b11434, 1.5B with a 0.5B on 2 cores: 0.06, 0.16 and 0 at 1, 4 and 8 at once
+FIRST, FIRST_ERROR = 0.05, 0.08  # llama.cpp b11434, 1.5B with a 0.5B on 2 cores: 0.06, 0.16 and 0 at 1, 4, 8 at once
 BETWEEN = 0.04  # relative error of a guess between two lengths that ran
 Z = 1.645  # standard errors of a 90 % interval
 
@@ -117,7 +117,7 @@ def _lengths(concurrency: int, plain: Ran, own: Mapping[int, Ran]) -> list[Serve
         ttft_ms = float(np.interp(length, at, ttfts_ms))
         guess, shorter_ms = float(np.interp(length, known, guesses_ms)), rounds_ms[known.index(longer) - 1]
         worst, best = max(guess, own[longer].round_ms), min(guess, shorter_ms)
-        unsure_ms = FIRST * abs(rounds_ms[1] - plain.round_ms) * max(1.0 - length / at[0], 0.0)
+        unsure_ms = FIRST_ERROR * abs(rounds_ms[1] - plain.round_ms) * max(1.0 - length / at[0], 0.0)
         answer = own[longer].answer_tokens
         found.append(
             Served(

@@ -91,7 +91,7 @@ def test_the_folder_holds_a_block_drafter_and_no_head() -> None:
 
 def test_layers_that_are_not_named_are_spread_as_the_authors_do(tmp_path: Path) -> None:
     folder = changed(tmp_path / "it", {"num_target_layers": 36, "num_hidden_layers": 5}, target_layer_ids=None)
-    assert block_shape(folder).reads == (2, 10, 18, 26, 34)  # z-lab/Qwen3-8B-DFlash-b16 names 1, 9, 17, 25, 33
+    assert block_shape(folder).reads == (2, 10, 18, 26, 34)
 
 
 @pytest.mark.parametrize(
