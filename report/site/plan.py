@@ -19,6 +19,7 @@ from .links import PLANS, Links, plan_page
 from .origin import entry_of, neighbours, trace_of
 from .page import SitePage, fault_page, page_of
 from .span import scale_of
+from .use import uses_of
 from .words import count, engine_of, moment, sampling, times
 
 
@@ -46,6 +47,8 @@ def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> SitePage:
         contents=contents,
         heading=heading,
         lede=_lede(plan),
+        tiles=list(_tiles(plan)),
+        uses=list(uses_of(plan)),
         row=row,
         plan=plan,
         engine=engine,
@@ -77,6 +80,19 @@ def _lede(plan: Plan) -> str:
         "in every cell" if len(speculating) == len(plan.cells) else f"in {len(speculating)} of {len(plan.cells)} cells"
     )
     return f"Speculate {where}, up to {times(most)} as fast as plain decoding. {_ends(plan)}".strip()
+
+
+def _tiles(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield up to which batch speculation pays at each context, short and in words."""
+    for each in crossings(plan):
+        where = f"at context {each.context:,}"
+        if each.last is None:
+            yield "no batch", f"where speculation pays {where}"
+        elif each.first_plain is None:
+            yield f"batch {each.last:,}", f"and perhaps beyond: the largest planned, and speculation pays {where}"
+        else:
+            batch = max(each.last, int(each.batch or each.last))
+            yield f"batch {batch:,}", f"up to which speculation pays {where}, by the planned batches around it"
 
 
 def _ends(plan: Plan) -> str:

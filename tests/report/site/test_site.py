@@ -15,8 +15,10 @@ from sqlalchemy.orm import Session
 from spectune.db.sql.sql_store import SqlStore
 from spectune.db.sql.tables import DoorTable, TraceTable
 from spectune.db.url import resolve_url
+from spectune.engines.table import ENGINES
+from spectune.errors import RequestError
 from spectune.profiler.records.wire import to_json
-from spectune.report.site import device, overview, whole
+from spectune.report.site import device, overview, use, whole
 from spectune.report.site.contents import Contents, NoPageError
 from spectune.report.site.device import device_page_of
 from spectune.report.site.difference import difference_page_of
@@ -218,10 +220,30 @@ def test_raw_repeats_are_drawn_beside_their_median(read: dict[str, Parsed], page
 
 def test_a_plan_shows_every_cell_with_its_speed_up_policy_and_measured_one(read: dict[str, Parsed]) -> None:
     heat = read["plans/1"]
-    shown = [each.text for each in heat.all("b")]
+    shown = [each.text for each in heat.all("b") if re.fullmatch(r"\d+\.\d\d×", each.text)]
     assert len(shown) == 3
-    assert all(re.fullmatch(r"\d+\.\d\d×", text) for text in shown)
-    assert len(heat.all("details")) == 3 + 1  # every cell, and the values of the charts
+    assert len(heat.all("details")) == len(ENGINES) + 3 + 1  # every engine, every cell, and the values of the charts
+
+
+def test_a_plan_says_up_to_which_batch_it_pays_and_with_which_command_every_engine_runs_it(
+    pages: dict[str, SitePage],
+) -> None:
+    body = pages["plans/1"].body
+    tiles = re.findall(r"<li><b>(batch [\d,]+|no batch)</b>", body)
+    assert len(tiles) == len({cell.context_tokens for cell in cells()})
+    part = body.partition('-use"')[2].partition("</section>")[0]
+    assert part.count("<details>") == len(ENGINES)
+    for engine in ENGINES:
+        assert f'<span class="where">{engine}' in part
+    assert "vllm serve" in part and "llama-server --model" in part
+
+
+def test_an_engine_that_cannot_run_a_plan_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RequestError("no version of it was recorded")
+
+    monkeypatch.setattr(use, "export_plan", refuse)
+    assert {one.why_not for one in use.uses_of(nasty_plan(2.5))} == {"no version of it was recorded"}
 
 
 def test_what_happened_to_a_plan_is_told_in_order(read: dict[str, Parsed]) -> None:
