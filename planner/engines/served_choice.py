@@ -62,8 +62,8 @@ def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
 
 
 def _doubt(way: Served, plain: Served) -> float:
-    """Return the relative standard error of a way over plain decoding; a worst case has that of plain alone."""
-    return math.hypot(way.error if way.is_measured else 0.0, plain.error)
+    """Return the relative standard error of a way over plain decoding; that of a guess is larger than of what ran."""
+    return math.hypot(way.error, plain.error)
 
 
 def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:

@@ -97,6 +97,8 @@ def test_drafts_are_served_only_where_they_gain_more_than_their_standard_error()
     sure = {1: served(1, [ran(0, 10.0), ran(1, 16.6)])}  # 2.4 % faster a token, each load is known to 1 %
     assert best_of(sure[1], LatencyBounds()).source == "small"
     assert best_for_all(sure, LatencyBounds()) == ("small", 1)
+    noisy = [replace(one, error=0.05) for one in (ran(0, 10.0), ran(8, 13.0))]
+    assert best_for_all({1: served(1, noisy)}, LatencyBounds()) == ("small", 8)  # not a guess of less doubt
     doubtful = {1: served(1, [replace(one, error=0.03) for one in (ran(0, 10.0), ran(1, 16.6))])}
     assert best_of(doubtful[1], LatencyBounds()).source == PLAIN
     assert best_for_all(doubtful, LatencyBounds()) == (PLAIN, 0)
