@@ -6,14 +6,16 @@ Run it in an environment that holds dflash 0.1.0. The files beside this script w
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from dflash.model import DFlashDraftModel, extract_context_feature
+from dflash.model import DFlashDraftModel, extract_context_feature  # type: ignore[import-not-found]
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config
 
 BLOCK, MASK, LAYERS = 5, 23, 5
-SIZES = {"vocab_size": 24, "hidden_size": 16, "max_position_embeddings": 128, "initializer_range": 0.3}
+SIZES: dict[str, Any] = {"vocab_size": 24, "hidden_size": 16, "max_position_embeddings": 128, "initializer_range": 0.3}
+ROPE: dict[str, Any] = {"rope_theta": 500.0}
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 
@@ -21,13 +23,13 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 def main(folder: Path) -> None:
     """Write both models and said.safetensors: logits (tokens - 1, BLOCK - 1, vocabulary) behind each but the first."""
     torch.manual_seed(0)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
     target = LlamaForCausalLM(
         LlamaConfig(**SIZES, **heads, intermediate_size=24, num_hidden_layers=LAYERS, tie_word_embeddings=False)
     ).eval()
     config = Qwen3Config(
-        **SIZES, num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, num_hidden_layers=2, head_dim=8,
-        rope_theta=500.0, tie_word_embeddings=False,
+        **SIZES, **ROPE, num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, num_hidden_layers=2,
+        head_dim=8, tie_word_embeddings=False,
     )  # fmt: skip
     config.num_target_layers, config.block_size = LAYERS, BLOCK
     config.dflash_config = {"target_layer_ids": [1, 3], "mask_token_id": MASK}

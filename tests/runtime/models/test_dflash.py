@@ -50,7 +50,8 @@ def test_behind_every_token_it_says_what_the_reference_says(pieces: tuple[int, .
 def test_a_drafter_described_otherwise_says_otherwise(key: str, tmp_path: Path) -> None:
     """The control of the test before: places, layers and mask each matter."""
     top = {key: {"rope_theta": 1e4, "rope_type": "default"}} if key == "rope_parameters" else {}
-    nested: dict[str, Any] = {"target_layer_ids": {key: [0, 3]}, "mask_token_id": {key: 7}}.get(key, {})
+    values: dict[str, Any] = {"target_layer_ids": [0, 3], "mask_token_id": 7}
+    nested = {key: values[key]} if key in values else {}
     found = said(changed(tmp_path / "it", top, **nested))
     assert (found - SAID["logits"]).abs().amax(dim=(1, 2))[1:].min() > 1e-3
 
