@@ -126,8 +126,9 @@ class Scripted:
             inside = labels.format(engine)
             lines += [f"{prefix}{name}_total{{{inside}}} {value} 1760000000000" for name, value in told.items()]
             lines += [f"{prefix}{name}_created{{{inside}}} 1.7e9" for name in told]
+            taken = np.array([accepted for _, accepted in rounds])
             for place in range(max((drafted for drafted, _ in rounds), default=0)):
-                count = sum(accepted > place for _, accepted in rounds)
+                count = np.count_nonzero(taken > place)
                 position = f'{inside},position="{place}"' if inside else f'position="{place}"'
                 lines.append(f"{prefix}spec_decode_num_accepted_tokens_per_pos_total{{{position}}} {count}")
         return "\n".join(lines) + "\n"

@@ -39,6 +39,7 @@ class World:
     drafting_ms: float
     prefill_ms: float
     thrash: float = 1.0  # by how much rounds are slower where lengths differ by batch
+    walked: dict[tuple[str, int, int], list[tuple[int, int]]] = field(default_factory=dict)  # what `walk` returned
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def round_ms(self, concurrency: int, source: str, length: int) -> float:
@@ -53,6 +54,12 @@ class World:
 
     def walk(self, source: str, length: int, prompt: int) -> list[tuple[int, int]]:
         """Return (drafted, accepted) of every round of an answer; its first token is there before."""
+        known = self.walked.get((source, length, prompt))
+        if known is None:
+            known = self.walked[source, length, prompt] = self._walk(source, length, prompt)
+        return known
+
+    def _walk(self, source: str, length: int, prompt: int) -> list[tuple[int, int]]:
         found, place = [], 1
         while place < TOKENS:
             drafted = accepted = 0

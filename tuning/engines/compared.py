@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,13 +32,26 @@ class TunedChoice:
 
 
 class Compared:
-    """What ran at every concurrency, and what is best by it."""
+    """What ran at every concurrency, and what is best by it: computed once for each `bundle`."""
 
     def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle) -> None:
-        self.request, self.serving, self.bundle = request, serving, bundle
+        self.request, self.serving = request, serving
+        self.bundle = bundle
 
+    @property
+    def bundle(self) -> Bundle:
+        """What ran; setting it drops all that was computed by the one before."""
+        return self._bundle
+
+    @bundle.setter
+    def bundle(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        for computed in ("paces", "thrash", "ways"):
+            self.__dict__.pop(computed, None)
+
+    @cached_property
     def ways(self) -> dict[int, tuple[Served, ...]]:
-        """Return what every way yields at each concurrency, measured or guessed."""
+        """What every way yields at each concurrency, measured or guessed."""
         found: dict[int, tuple[Served, ...]] = {}
         paces = self.paces
         for concurrency in self.request.concurrencies:
@@ -49,13 +63,13 @@ class Compared:
 
     def chosen(self, tables: Sequence[Start]) -> Start:
         """Return the best start for all concurrencies together: some table, or one length."""
-        ways = self.ways()
+        ways = self.ways
         single = self.single(*best_for_all(ways, self.request.bounds))
         return max([single, *tables], key=lambda start: self.score(start, ways))
 
     def choices(self, start: Start) -> Iterator[TunedChoice]:
         """Yield each concurrency's best way; that of a start where it serves them all."""
-        for concurrency, own in self.ways().items():
+        for concurrency, own in self.ways.items():
             way = best_of(own, self.request.bounds)
             if self.serving.takes_table:  # one start serves them all
                 length = start.at(concurrency)
@@ -64,7 +78,7 @@ class Compared:
 
     def tried(self) -> Iterator[TunedChoice]:
         """Yield every way that ran."""
-        for concurrency, own in self.ways().items():
+        for concurrency, own in self.ways.items():
             yield from (self.choice(concurrency, way, own[0]) for way in own if way.is_measured)
 
     def choice(self, concurrency: int, way: Served, plain: Served) -> TunedChoice:
@@ -90,12 +104,12 @@ class Compared:
         """Return the start of one length at all concurrencies."""
         return Start.of(source, dict.fromkeys(self.request.concurrencies, length))
 
-    @property
+    @cached_property
     def paces(self) -> Paces:
         """The machine's pace while each load ran."""
         return paces_of(self.bundle.trials)
 
-    @property
+    @cached_property
     def thrash(self) -> bool:
         """Whether a table's round takes much longer than the source's longest chain alone."""
         return any(map(self._thrashes, self.bundle.starts()))

@@ -48,9 +48,9 @@ class Starts(Compared):
 
     def measure_promising_lengths(self) -> None:
         """Measure the lengths that promise most, until none does or one fails."""
-        while self._has_starts and (way := next_way(self.ways(), self.tables, self.longest_first)):
+        while self._has_starts and (way := next_way(self.ways, self.tables, self.longest_first)):
             is_last = self._started + 1 == self.request.most_starts
-            if is_last and self._gain_of(self._best) > promise(self.ways(), way):
+            if is_last and self._gain_of(self._best) > promise(self.ways, way):
                 return
             if not self._measure(Start.of(*way)):
                 return  # what ran before is chosen from
@@ -69,7 +69,7 @@ class Starts(Compared):
     @property
     def _best(self) -> Start:
         """The best start by what ran: one length, or a table, which may not have run as a whole."""
-        ways, bounds = self.ways(), self.request.bounds
+        ways, bounds = self.ways, self.request.bounds
         tables = [
             Start.of(*best_table(ways, bounds, one, longest_first=one in self.longest_first))
             for one in sources_of(ways)
@@ -79,7 +79,7 @@ class Starts(Compared):
 
     def _gain_of(self, start: Start) -> float:
         """Return the gain of a start over the best that may be chosen without it, summed over concurrencies."""
-        ways = self.ways()
+        ways = self.ways
         without = self.chosen([one for one in self.whole_tables if one.source in self.tables])
         return len(ways) * (self.score(start, ways)[1] - self.score(without, ways)[1])
 

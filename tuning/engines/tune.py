@@ -63,7 +63,7 @@ def plan(request: TuneRequest, serving: Serving, bundle: Bundle) -> Tuned:
         start=start,
         choices=tuple(ran.choices(start)),
         tried=tuple(ran.tried()),
-        ways=ran.ways(),
+        ways=ran.ways,
         bundle=replace(bundle, chosen=start),
         notes=(*ran.paces.notes(), *((THRASHED,) if serving.takes_table and ran.thrash else ())),
     )
