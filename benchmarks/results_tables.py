@@ -270,9 +270,9 @@ SECTIONS = (
         title="PREDICTION: plans on the cost curves of GPUs",
         command="python benchmarks/seeds.py --models FOLDER --only gpu-curves",
         about=(
-            "costs of other models with the acceptance of Qwen2.5 1.5B and 0.5B on 16 texts of HumanEval, so what a "
-            "planner would choose for such a pair; nothing ran on a GPU. Rules whose trees the profile did not record "
-            "(CAST, TALON, OPT-Tree, EAGLE) have no price and may be faster than the plan, whose optimism is taken off."
+            "what a planner would choose; nothing ran on a GPU. Costs are of other models, the acceptance is of "
+            "Qwen2.5 1.5B and 0.5B on 16 texts of HumanEval. Rules whose trees the profile did not record (CAST, "
+            "TALON, OPT-Tree, EAGLE) have no price. They may be faster than the plan, whose optimism is taken off."
         ),
         kind="seeds",
         columns=(
@@ -285,8 +285,8 @@ SECTIONS = (
         title="PREDICTION: stacks of drafters",
         command="python benchmarks/seeds.py --models FOLDER --only stacks-pair",
         about=(
-            "every stack of the 0.5B over copies from the text, replayed on the pair's recording at batch 1, beside "
-            "HSD's formula, its choice, and the best chain of the 0.5B alone. HSD publishes up to 1.2 x its best draft."
+            "every stack of the 0.5B over copies from the text, replayed on the pair's recording at batch 1. Beside it "
+            "are HSD's formula, its choice, and the best chain of the 0.5B. HSD publishes up to 1.2 x its best draft."
         ),
         kind="seeds",
         columns=(

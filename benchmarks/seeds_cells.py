@@ -282,8 +282,7 @@ def _curve_row(curve: str, source: str, cell: PlanCell) -> Json:
 
 def _hierarchies() -> Iterator[Hierarchy]:
     yield Hierarchy()
-    thresholds = COPIES
-    for model in thresholds:
+    for model in COPIES:
         yield Hierarchy(levels=(Level(name=DRAFTER, threshold=model),))
-        for copied in thresholds:
+        for copied in COPIES:
             yield Hierarchy(levels=(Level(name=LOOKUP, threshold=copied), Level(name=DRAFTER, threshold=model)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import RequestError
 from ..planner.plans.plan import Plan
 from ..profiler.records.role import BLOCK, HEAD, SELF
+from ..profiler.snapshot import place_or_id, snapshot_at
 from ..runtime.models.config_file import named_layers, own_config, own_kind, published_reads, written_config
 from .setting import DrafterForm, EngineDrafter
 
@@ -26,19 +27,18 @@ READS_OTHERWISE = (
     "{name} reads the target's states after {reads} layers, and engines read those after 2, L/2 and L - 3 of L; train "
     "one without --reads for them"
 )
+FILES_SAY = "the files of {name} say how an engine loads it; where they lie, run: spectune export"
 
 
 def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None = None) -> dict[str, EngineDrafter]:
     """Return a plan's drafters by name."""
     large = _described(target, plan.target.location)
-    layers = _number_in(large, "num_hidden_layers")
-    beside_target = {surface.model for surface in plan.provenance.surfaces if surface.role in (HEAD, BLOCK, SELF)}
-    follows_text = {trace.drafter: trace.prefix_exact for trace in plan.provenance.traces}
+    layers, models = _number_in(large, "num_hidden_layers"), _models_in(plan)
     found = {}
     for name, model in plan.drafters:
         path = places.get(name, Path(model.location))
         files = _described(path, model.location)
-        form = drafter_form(files, follows_text.get(name, True) and model.key not in beside_target)
+        form = drafter_form(files, name in models)
         reads = own_reads(files, layers) if form == "eagle3" else ()
         found[name] = EngineDrafter(
             name=name,
@@ -50,6 +50,32 @@ def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None 
             tables=tables_of(files, large),
         )
     return found
+
+
+def listed_drafters(plan: Plan) -> dict[str, EngineDrafter]:
+    """Return a plan's drafters by name, as the plan alone describes them: no file is opened, and paths are names."""
+    models = _models_in(plan)
+    return {
+        name: EngineDrafter(
+            name=name,
+            path=shared_name(model.location),
+            form="model" if name in models else "unknown",
+            refused="" if name in models else FILES_SAY.format(name=name),
+        )
+        for name, model in plan.drafters
+    }
+
+
+def shared_name(location: str) -> str:
+    """Return what a model is called where its path means nothing: its id on the hub, else its folder or file."""
+    return place_or_id(location) if snapshot_at(location) is not None else Path(location).name
+
+
+def _models_in(plan: Plan) -> set[str]:
+    """Return the drafters that draft from the text alone, as language models do."""
+    beside_target = {surface.model for surface in plan.provenance.surfaces if surface.role in (HEAD, BLOCK, SELF)}
+    follows_text = {trace.drafter: trace.prefix_exact for trace in plan.provenance.traces}
+    return {name for name, model in plan.drafters if follows_text.get(name, True) and model.key not in beside_target}
 
 
 def drafter_form(path: Path, follows_text: bool) -> DrafterForm:

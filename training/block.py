@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError, TrainingError
-from ..runtime.models.drafter_shapes import BlockShape, Kind, block_config
+from ..runtime.models.drafter_shapes import KINDS, BlockShape, Kind, block_config
 from .cards import TrainedCard, save_weights
 from .ctc import CtcModule, ctc_loss
 from .frozen import FrozenTarget
@@ -45,6 +45,8 @@ class BlockRequest(LearningRequest):
 
     def __post_init__(self) -> None:
         OwnTextRequest.__post_init__(self)
+        if self.kind not in KINDS:
+            raise TrainingError(f"a block drafter of kind {self.kind!r} is not trained here; use {', '.join(KINDS)}")
         longest = self.own.prompt_tokens + self.own.new_tokens - self.depth - AHEAD
         if self.depth < 1 or longest < 1:
             raise TrainingError(f"texts of the target must be longer than what is said at once, got {self}")

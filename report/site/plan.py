@@ -79,31 +79,20 @@ def _lede(plan: Plan) -> str:
     where = (
         "in every cell" if len(speculating) == len(plan.cells) else f"in {len(speculating)} of {len(plan.cells)} cells"
     )
-    return f"Speculate {where}, up to {times(most)} as fast as plain decoding. {_ends(plan)}".strip()
+    return f"Speculate {where}, up to {times(most)} as fast as plain decoding."
 
 
 def _tiles(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield up to which batch speculation pays at each context, short and in words."""
     for each in crossings(plan):
-        where = f"at context {each.context:,}"
+        where = f"speculation pays at context {each.context:,}"
         if each.last is None:
-            yield "no batch", f"where speculation pays {where}"
-        elif each.first_plain is None:
-            yield f"batch {each.last:,}", f"and perhaps beyond: the largest planned, and speculation pays {where}"
-        else:
-            batch = max(each.last, int(each.batch or each.last))
-            yield f"batch {batch:,}", f"up to which speculation pays {where}, by the planned batches around it"
-
-
-def _ends(plan: Plan) -> str:
-    ends = [
-        f"at context {each.context:,}"
-        + ("" if each.batch is None else f" up to a batch of about {each.batch:.0f}")
-        + (f" except at {named(each.plain_below)}" if each.plain_below else "")
-        for each in crossings(plan)
-        if each.batch is not None or each.plain_below
-    ]
-    return f"It pays {'; '.join(ends)}." if ends else ""
+            yield "nowhere", where
+            continue
+        most = each.last if each.batch is None else max(each.last, round(each.batch))
+        beyond = "; larger batches are not planned" if each.first_plain is None else ""
+        but = f", except at {named(each.plain_below)}" if each.plain_below else ""
+        yield f"up to batch {most:,}", f"{where}{but}{beyond}"
 
 
 def _facts(row: PlanRow, plan: Plan) -> Iterator[tuple[str, str | None]]:

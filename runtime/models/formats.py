@@ -20,8 +20,7 @@ from .kernels.packed_dots import EIGHT_BITS, EIGHT_BITS_FINE, FOUR_BITS, Packing
 SUPPORTED = (
     "supported are language models, heads of the forms EAGLE-1, EAGLE-2 and EAGLE-3 as SafeAILab, SpecForge, AngelSlim "
     "and ModelOpt write them (fc.weight and one layer named layers.0 or midlayer), DFlash drafters of the architecture "
-    "DFlashDraftModel, and drafters of `spectune train`; "
-    "give one of these"
+    "DFlashDraftModel, and drafters of `spectune train`; give one of these"
 )
 KEYS: Mapping[str, str] = {
     "speculators_model_type": "speculators",

@@ -210,6 +210,11 @@ def test_nothing_is_said_behind_the_end_of_a_text(tmp_path: Path) -> None:
     assert [int(each) - 20 for each in job.numbers if each >= 20] == [1, 2, 3]  # the last says tokens 5, 6 and 7
 
 
+def test_a_kind_that_is_read_but_not_trained_is_refused() -> None:
+    with pytest.raises(TrainingError, match="kind 'dflash' is not trained here; use medusa, ctc, specformer"):
+        replace(request("medusa"), kind="dflash")
+
+
 def test_too_few_frames_are_refused() -> None:
     with pytest.raises(TrainingError, match="as many frames"):
         replace(request("ctc"), frames=2)

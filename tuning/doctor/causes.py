@@ -23,8 +23,8 @@ def likely_cause(
 ) -> Repair | None:
     """Return the other reading that agrees most, None where none agrees more beyond chance, or none is known.
 
-    `own` (positions,) are the hits of the drafter as its files say. Of a language model, and costly ones of a head, are
-    tried only where its share is below `high`.
+    `own` (positions,) are the hits of the drafter as its files say. Other readings of a language model, and the costly
+    ones of a head, are tried only where its share is below `high`.
     """
     rounds: tuple[Round, ...] = ()
     if pair.role == "head":

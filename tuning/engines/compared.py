@@ -32,22 +32,10 @@ class TunedChoice:
 
 
 class Compared:
-    """What ran at every concurrency, and what is best by it: computed once for each `bundle`."""
+    """What ran at every concurrency, and what is best by it, computed once: it is of one bundle."""
 
     def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle) -> None:
-        self.request, self.serving = request, serving
-        self.bundle = bundle
-
-    @property
-    def bundle(self) -> Bundle:
-        """What ran; setting it drops all that was computed by the one before."""
-        return self._bundle
-
-    @bundle.setter
-    def bundle(self, bundle: Bundle) -> None:
-        self._bundle = bundle
-        for computed in ("paces", "thrash", "ways"):
-            self.__dict__.pop(computed, None)
+        self.request, self.serving, self.bundle = request, serving, bundle
 
     @cached_property
     def ways(self) -> dict[int, tuple[Served, ...]]:

@@ -50,7 +50,7 @@ def tune(request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, 
     starts.measure_longest_chains()
     starts.measure_promising_lengths()
     starts.measure_best_table()
-    found = plan(request, serving, starts.bundle)
+    found = plan(request, serving, starts.ran.bundle)
     save(found.bundle)
     return replace(found, notes=(*starts.notes, *found.notes))
 

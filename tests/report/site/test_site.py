@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, update
@@ -15,8 +16,10 @@ from sqlalchemy.orm import Session
 from spectune.db.sql.sql_store import SqlStore
 from spectune.db.sql.tables import DoorTable, TraceTable
 from spectune.db.url import resolve_url
+from spectune.engines.drafter import listed_drafters
 from spectune.engines.table import ENGINES
 from spectune.errors import RequestError
+from spectune.planner.plans.crossing import Crossing
 from spectune.profiler.records.wire import to_json
 from spectune.report.site import device, overview, use, whole
 from spectune.report.site.contents import Contents, NoPageError
@@ -28,7 +31,7 @@ from spectune.report.site.jobs import jobs_page
 from spectune.report.site.links import SiteLinks
 from spectune.report.site.overview import overview_page
 from spectune.report.site.page import SitePage
-from spectune.report.site.plan import plan_page_of
+from spectune.report.site.plan import _tiles, plan_page_of
 from spectune.report.site.plans import plans_page
 from spectune.report.site.refusal import refusal_page, sign_in_page
 from spectune.report.site.surface import surface_page_of
@@ -229,13 +232,48 @@ def test_a_plan_says_up_to_which_batch_it_pays_and_with_which_command_every_engi
     pages: dict[str, SitePage],
 ) -> None:
     body = pages["plans/1"].body
-    tiles = re.findall(r"<li><b>(batch [\d,]+|no batch)</b>", body)
+    tiles = re.findall(r"<li><b>(up to batch [\d,]+|nowhere)</b>", body)
     assert len(tiles) == len({cell.context_tokens for cell in cells()})
     part = body.partition('-use"')[2].partition("</section>")[0]
     assert part.count("<details>") == len(ENGINES)
     for engine in ENGINES:
         assert f'<span class="where">{engine}' in part
     assert "vllm serve" in part and "llama-server --model" in part
+
+
+def test_commands_name_models_without_opening_what_lies_at_their_paths(tmp_path: Path) -> None:
+    for name in ("target", "small"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("no JSON")
+    plan = nasty_plan(2.5)
+    drafters = tuple((name, replace(model, location=str(tmp_path / "small"))) for name, model in plan.drafters)
+    plan = replace(plan, target=replace(plan.target, location=str(tmp_path / "target")), drafters=drafters)
+    found = {one.engine: one for one in use.uses_of(plan)}
+    assert found["vllm"].command.startswith("vllm serve target ") and '"model": "small"' in found["vllm"].command
+    assert all(str(tmp_path) not in " ".join((one.command, one.why_not, *one.notes)) for one in found.values())
+
+
+def test_a_drafter_beside_its_target_is_refused_where_its_files_are_not_read() -> None:
+    plan = nasty_plan(2.5)
+    (trace,) = plan.provenance.traces
+    traces = (replace(trace, prefix_exact=False),)
+    drafters = listed_drafters(replace(plan, provenance=replace(plan.provenance, traces=traces)))
+    assert "spectune export" in drafters[trace.drafter].refused
+    assert listed_drafters(plan)[trace.drafter].refused == ""
+
+
+def test_tiles_say_where_speculation_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (
+        Crossing(context=64, last=None, first_plain=1, batch=None),
+        Crossing(context=256, last=4, first_plain=8, batch=5.7, plain_below=(1,)),
+        Crossing(context=900, last=8, first_plain=None, batch=None),
+    )
+    monkeypatch.setattr("spectune.report.site.plan.crossings", lambda _: found)
+    assert list(_tiles(nasty_plan(2.5))) == [
+        ("nowhere", "speculation pays at context 64"),
+        ("up to batch 6", "speculation pays at context 256, except at batch 1"),
+        ("up to batch 8", "speculation pays at context 900; larger batches are not planned"),
+    ]
 
 
 def test_an_engine_that_cannot_run_a_plan_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
