@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def own_kind(folder: Path) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def is_dflash(written: dict[str, Any]) -> bool:
+def is_dflash(written: Mapping[str, Any]) -> bool:
     """Return whether a configuration describes a DFlash drafter in its authors' format."""
     return written.get("architectures") == [DFLASH] and not any(key.startswith("speculators") for key in written)
 

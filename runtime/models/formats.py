@@ -68,7 +68,7 @@ def require_known_format(folder: Path) -> None:
 
 def drafter_described(written: Mapping[str, Any]) -> str | None:
     """Return what a configuration by itself describes where that drafts beside a target; None of a language model."""
-    if is_dflash(dict(written)):
+    if is_dflash(written):
         return "a block drafter"
     if (named := format_of(written)) is not None:
         return f"a drafter in the format {named}"

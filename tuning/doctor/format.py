@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...errors import ModelError
 from ...profiler.gguf_file import is_gguf, read_gguf
 from ...profiler.identity import require_no_adapter
+from ...runtime.models.config_file import is_dflash
 from ...runtime.models.eagle_shape import LAYER
 from ...runtime.models.formats import require_known_format
 from .finding import DrafterFinding
@@ -35,6 +36,8 @@ def _format(pair: Pair) -> str:
     if pair.role == "head":
         names = "SafeAILab" if pair.head.begins == LAYER[pair.head.form] else "ModelOpt and vLLM"
         return f"a head of form {FORMS[pair.head.form]}, tensors named as {names} names them"
+    if is_dflash(pair.written):
+        return "a DFlash drafter as its authors publish them"
     if pair.role != "draft":
         return BESIDE[pair.role]
     return f"safetensors, a language model of type {pair.drafter_config.model_type}"

@@ -12,6 +12,7 @@ import torch
 
 from spectune.tuning.doctor.registry import file_findings
 
+from ...support.dflash_folders import DATA as DFLASH
 from ...support.mutated_drafters import DEMO, LAYER, Tensors, mutated, reading
 from ...support.tiny_family import save_model
 from ...support.tiny_models import tiny_llama
@@ -138,3 +139,9 @@ def test_the_demo_s_drafters_are_sound_by_their_files(source: str) -> None:
 )
 def test_what_does_not_matter_is_no_alarm(said: dict[str, Any], tmp_path: Path) -> None:
     assert named(mutated(tmp_path / "drafter", said=said)) == {}
+
+
+def test_a_dflash_drafter_is_called_what_it_is() -> None:
+    found = {each.check: each.seen for each in file_findings("x", DFLASH / "target", DFLASH / "drafter")}
+    assert found["format"].startswith("a DFlash drafter as its authors publish them")
+    assert "DFlashDraftModel" in found["layers"]
